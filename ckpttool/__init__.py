@@ -1,0 +1,63 @@
+"""ckpttool: open anything that Keras or TensorFlow saved, and take the single-device model out of it.
+
+Every name below is imported when it is first used, so that `import ckpttool` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint, Layer, TensorSpec
+    from .converting import unwrap
+    from .errors import CheckpointError
+    from .exports.dot_product import dot_product
+    from .extracting import extract
+    from .inspecting import inspect
+    from .limits import Limits
+    from .opening import open_checkpoint
+    from .source import SourceOptions
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "Checkpoint": "checkpoint",
+    "CheckpointError": "errors",
+    "Layer": "checkpoint",
+    "Limits": "limits",
+    "SourceOptions": "source",
+    "TensorSpec": "checkpoint",
+    "dot_product": "exports.dot_product",
+    "extract": "extracting",
+    "inspect": "inspecting",
+    "open_checkpoint": "opening",
+    "unwrap": "converting",
+}
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Layer",
+    "Limits",
+    "SourceOptions",
+    "TensorSpec",
+    "dot_product",
+    "extract",
+    "inspect",
+    "open_checkpoint",
+    "unwrap",
+]
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'ckpttool' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"ckpttool.{place}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,193 @@
+"""Give each stored tensor of a flat or positional layout its layer and its variable, or say why not.
+
+Legacy HDF5 keeps one group a layer of the outer model; a nested model is one flat list. `assign` returns the same
+description with the model's own nesting and names. Nothing is read but names and shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from . import weight_names
+from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
+from .errors import WeightsMismatchError
+from .flat_assignment import assign_flat, mismatch
+from .flat_order import Leaf, holds_model
+from .keras_config import LayerConfig, ModelConfig
+from .keras_variables import Variable, expected_variables
+
+
+def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = None) -> Checkpoint:
+    """Nest and name the tensors of a stored description.
+
+    Parameters
+    ----------
+    checkpoint : as a format's reader describes it: one Layer a stored group, with a flat list of tensors
+    model : the configuration of the whole, or of the one nested model that holds all weights; None keeps stored names
+    path : the file, for messages
+
+    Returns
+    -------
+    the same tensors (equal locators) under the model's layers; layers of the configuration without a group are added
+
+    Raises
+    ------
+    WeightsMismatchError : the stored weights fit no layer of the configuration
+    AmbiguousWeightsError : they fit several, and neither names nor order decide
+    """
+    if model is None:
+        return replace(checkpoint, layers=tuple(_by_names(layer) for layer in checkpoint.layers))
+    groups = {layer.name: layer for layer in checkpoint.layers}
+    listed = {layer.name for layer in model.layers}
+    weighted = [layer for layer in checkpoint.layers if layer.tensors]
+    if weighted and not any(layer.name in listed for layer in weighted):
+        return _assign_template(checkpoint, model, weighted, path)
+    marks = freezing_marks_layers(checkpoint)
+    layers: list[Layer] = []
+    for config in model.layers:
+        group = groups.pop(config.name, None)
+        if group is None and _must_have_weights(config):
+            raise WeightsMismatchError(f"the configuration has a layer '{config.name}' that is not stored", path=path)
+        layers.append(_assign_layer(config, group, marks, path))
+    notices = tuple(
+        Notice("unmatched-layer", f"layer '{name}' is stored, but not in the configuration", name) for name in groups
+    )
+    layers.extend(_by_names(layer) for layer in groups.values())
+    return replace(checkpoint, layers=tuple(layers)).with_warnings(*notices)
+
+
+def freezing_marks_layers(checkpoint: Checkpoint) -> bool:
+    """Whether the writer marks the layers of a frozen model: tf.keras since TF 1.14, Keras 3 [see flat_order]."""
+    version = checkpoint.written_by.keras or ""
+    number = version.removesuffix("-tf").split(".")
+    parts = tuple(int(part) for part in number[:3] if part.isdecimal())
+    return parts >= (2, 2, 4) if version.endswith("-tf") else parts >= (2, 4)
+
+
+def _assign_template(checkpoint: Checkpoint, model: ModelConfig, weighted: Sequence[Layer], path: object) -> Checkpoint:
+    """The configuration may be that of the nested model which one group holds; else take layers by position."""
+    marks = freezing_marks_layers(checkpoint)
+    if len(weighted) == 1:
+        group = weighted[0]
+        config = LayerConfig(group.name, model.class_name, {}, model=model)
+        nested = _assign_layer(config, group, marks, path)
+        layers = tuple(nested if layer is group else layer for layer in checkpoint.layers)
+        return replace(checkpoint, layers=layers, config_of=(group.name,))
+    configs = [layer for layer in model.layers if _must_have_weights(layer)]
+    if len(configs) != len(weighted):
+        raise WeightsMismatchError(
+            f"the configuration has {len(configs)} layers with weights, the file {len(weighted)}, and no name fits; "
+            "give the configuration of this model",
+            path=path,
+        )
+    by_name = {
+        config.name: _assign_layer(config, group, marks, path) for config, group in zip(configs, weighted, strict=True)
+    }
+    layers = tuple(by_name.get(config.name) or _assign_layer(config, None, marks, path) for config in model.layers)
+    notice = Notice("names-inferred", f"no layer name fits the configuration: its {len(configs)} names go by position")
+    return replace(checkpoint, layers=layers).with_warnings(notice)
+
+
+def _must_have_weights(layer: LayerConfig) -> bool:
+    if layer.model is not None:
+        return any(_must_have_weights(inner) for inner in layer.model.layers)
+    if layer.inner is not None and holds_model(layer):
+        return _must_have_weights(layer.inner)
+    return bool(expected_variables(layer))
+
+
+def _assign_layer(config: LayerConfig, group: Layer | None, marks: bool, path: object) -> Layer:
+    tensors = group.tensors if group is not None else ()
+    if holds_model(config):
+        found = assign_flat(config, tensors, freezing_marks_layers=marks, path=path)
+        return _build(config, (config.name,), found)
+    return _leaf(config, (config.name,), _assign_leaf(Leaf((config.name,), config), tensors, path))
+
+
+def _assign_leaf(leaf: Leaf, tensors: Sequence[TensorSpec], path: object) -> tuple[TensorSpec, ...]:
+    """A layer's own group: Keras reads it by position, so names only have to agree."""
+    expected = expected_variables(leaf.config)
+    if expected is None:
+        return tuple(_named_as_stored(leaf, spec) for spec in tensors)
+    fitting = fit(expected, tensors)
+    if fitting is None:
+        raise mismatch(leaf, expected, tensors, path)
+    return tuple(
+        replace(spec, path=(*leaf.path, *variable.path), trainable=variable.trainable)
+        for variable, spec in zip(expected, tensors, strict=True)
+    )
+
+
+def fit(expected: Sequence[Variable], tensors: Sequence[TensorSpec]) -> dict[str, int] | None:
+    """The axes that make the tensors the layer's variables, in order; None where they cannot be."""
+    if len(expected) != len(tensors):
+        return None
+    symbols: dict[str, int] = {}
+    for variable, spec in zip(expected, tensors, strict=True):
+        stored = weight_names.variable(weight_names.clean(spec.path[1:]))
+        if not weight_names.agrees(stored, variable.path[-1]):
+            return None
+        if not variable.fits(spec.shape, symbols):
+            return None
+    return symbols
+
+
+def _named_as_stored(leaf: Leaf, spec: TensorSpec) -> TensorSpec:
+    rest = weight_names.inside(weight_names.clean(spec.path[1:]), leaf.config.name.split("/"))
+    return replace(spec, path=(*leaf.path, *rest))
+
+
+def _build(config: LayerConfig, prefix: tuple[str, ...], found: dict[tuple[str, ...], tuple[TensorSpec, ...]]) -> Layer:
+    """The nested Layer of a configuration, with the tensors that were found for each leaf."""
+    if config.model is not None:
+        inside = tuple(_build(layer, (*prefix, layer.name), found) for layer in config.model.layers)
+    elif config.inner is not None and holds_model(config):
+        inside = (_build(config.inner, (*prefix, config.inner.name), found),)
+    else:
+        return _leaf(config, prefix, found.get(prefix, ()))
+    return Layer(config.name, config.class_name, (), inside, config.trainable, config.calls)
+
+
+def _leaf(config: LayerConfig, prefix: tuple[str, ...], tensors: tuple[TensorSpec, ...]) -> Layer:
+    return Layer(config.name, config.class_name, tensors, (), config.trainable, config.calls)
+
+
+def _by_names(group: Layer) -> Layer:
+    """Without a configuration: the group's own tensors, or, where scopes name other layers, those as layers inside."""
+    own = group.name.split("/")
+    scopes: dict[tuple[str, ...], list[TensorSpec]] = {}
+    for spec in group.tensors:
+        parts = weight_names.without_cells(weight_names.clean(spec.path[1:]))
+        if len(parts) == 1 or _own_scope(parts, own):
+            key: tuple[str, ...] = ()
+            inner = weight_names.inside(parts, own)
+        else:
+            key, inner = parts[:-1], parts[-1:]
+        scopes.setdefault(key, []).append(replace(spec, path=(*own_path(group), *key, *inner)))
+    if set(scopes) <= {()}:
+        return replace(group, tensors=_unique(scopes.get((), ())))
+    layers = tuple(Layer("/".join(key), tensors=_unique(tensors)) for key, tensors in scopes.items() if key)
+    return replace(group, tensors=_unique(scopes.get((), ())), layers=layers)
+
+
+def own_path(group: Layer) -> tuple[str, ...]:
+    """A group's path: its name is one part, also where it holds '/'."""
+    return (group.name,)
+
+
+def _own_scope(parts: Sequence[str], own: Sequence[str]) -> bool:
+    return any(weight_names.matches(parts, own, loosely=loosely) is not None for loosely in (False, True))
+
+
+def _unique(tensors: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The same tensors, later ones of an equal path numbered `kernel_1`, `kernel_2`."""
+    return tuple(_numbered(tensors))
+
+
+def _numbered(tensors: Sequence[TensorSpec]) -> Iterator[TensorSpec]:
+    seen: dict[tuple[str, ...], int] = {}
+    for spec in tensors:
+        count = seen.get(spec.path, 0)
+        seen[spec.path] = count + 1
+        yield replace(spec, path=(*spec.path[:-1], f"{spec.path[-1]}_{count}")) if count else spec

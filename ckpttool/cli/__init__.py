@@ -1,0 +1,1 @@
+"""The command line: a signature and one library call a command."""

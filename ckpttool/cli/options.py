@@ -1,0 +1,69 @@
+"""Options that several commands share, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..limits import Limits
+from ..source import SourceOptions
+
+Decorator = Callable[[Any], Any]
+
+
+class JsonCommand(click.Command):
+    """A command whose `--json` may stand alone or as `--json=lines`, and never takes the next word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        fixed = ["--json=document" if word == "--json" else word for word in args[:end]]
+        return super().parse_args(ctx, fixed + args[end:])
+
+
+json_opt: Decorator = click.option(
+    "--json", "json_form", type=click.Choice(["document", "lines"]), metavar="[=lines]",
+    help="Machine-readable result on stdout; =lines gives one object a line.",
+)  # fmt: skip
+overwrite_opt: Decorator = click.option("--overwrite", is_flag=True, help="Replace existing outputs.")
+report_opt: Decorator = click.option(
+    "--report", metavar="FILE", help="Write a JSON map from each stored tensor to each written one, with checksums."
+)
+path_arg: Decorator = click.argument("path", metavar="PATH")
+
+
+def verbosity(command: Any) -> Any:
+    """`-q` and `-v`."""
+    command = click.option("-q", "--quiet", is_flag=True, help="Results and errors only.")(command)
+    return click.option("-v", "--verbose", is_flag=True, help="Say more about what was found.")(command)
+
+
+def source(command: Any) -> Any:
+    """The source options; the command receives them as one `SourceOptions` in `options`."""
+    import functools
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        format_name: str | None,
+        config: str | None,
+        assume_wrapper: str | None,
+        no_wrapper: bool,
+        limit: tuple[str, ...],
+        **kwargs: Any,
+    ) -> Any:
+        if assume_wrapper is not None and no_wrapper:
+            raise click.UsageError("--assume-wrapper and --no-wrapper contradict each other")
+        chosen = SourceOptions(format_name, config, assume_wrapper, no_wrapper, Limits().override(limit))
+        return command(*args, options=chosen, **kwargs)
+
+    for decorate in (
+        click.option("--limit", metavar="NAME=VALUE", multiple=True, help="Change a bound that files must stay in."),
+        click.option("--no-wrapper", is_flag=True, help="Take the file as it is, without looking for a wrapper."),
+        click.option("--assume-wrapper", metavar="LAYER", help="The layer that is the template, where unproven."),
+        click.option("--config", metavar="FILE", help="Model JSON, or a checkpoint that holds one: names and nesting."),
+        click.option("--format", "format_name", metavar="NAME", help="The format, where several fit."),
+    ):
+        wrapped = decorate(wrapped)
+    return wrapped

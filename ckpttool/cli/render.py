@@ -1,0 +1,197 @@
+"""What people read: plain lines when piped, a tree on a terminal, progress on stderr. Names are shown escaped."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..checkpoint import Layer, Notice
+from ..reading import OnProgress, Progress
+from ..reporting import ConversionReport, megabytes
+
+if TYPE_CHECKING:
+    from ..extracting import ExtractedLayer
+    from ..inspecting import Inspection
+
+TREE_ROWS = 500  # a longer listing is written as plain lines as it comes, also on a terminal
+_SHOWN_SHAPES = 6  # tensors of one layer on its line
+
+
+def one_line(text: str) -> str:
+    """Text with line breaks, control and bidirectional characters escaped: names come from files."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def say(text: str) -> None:
+    """One line for people, on stderr."""
+    print(one_line(text), file=sys.stderr)
+
+
+def out(text: str) -> None:
+    """One line of the result, on stdout."""
+    sys.stdout.write(one_line(text) + "\n")
+
+
+def json_out(documents: Sequence[dict[str, Any]], form: str, *, many: bool = False) -> None:
+    """Print results: one object, a list for several, or one object a line."""
+    if form == "lines":
+        for document in documents:
+            sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        sys.stdout.write(json.dumps(list(documents) if many else documents[0], indent=1) + "\n")
+
+
+def notices(found: Iterable[Notice]) -> None:
+    """Warnings, one a line, on stderr."""
+    for notice in found:
+        say(f"warning: {notice.message}")
+
+
+def progress(quiet: bool) -> OnProgress | None:
+    """A progress line on stderr, shown on a terminal and after one second."""
+    if quiet or not sys.stderr.isatty():
+        return None
+    started = time.monotonic()
+    shown = [0.0]
+
+    def show(step: Progress) -> None:
+        now = time.monotonic()
+        finished = step.done_bytes >= step.total_bytes
+        if finished and shown[0]:
+            sys.stderr.write("\r\033[K")
+        elif now - started > 1 and now - shown[0] > 0.1:
+            shown[0] = now
+            percent = 100 * step.done_bytes // max(1, step.total_bytes)
+            sys.stderr.write(f"\r\033[K{percent:3d} %  {one_line(step.path)[:60]}")
+        sys.stderr.flush()
+
+    return show
+
+
+def receipt(report: ConversionReport, *, quiet: bool) -> None:
+    """The output's path on stdout; warnings, the receipt and notes on stderr."""
+    if not quiet:
+        notices(report.warnings)
+        say(("would write: " if report.dry_run else "") + report.sentence())
+        for note in report.notes:
+            say(note)
+    if not report.dry_run:
+        out(report.output)
+
+
+def inspection(found: Inspection, *, verbose: bool = False) -> None:
+    """A checkpoint as a person wants to read it."""
+    for line in _heading(found, verbose):
+        out(line)
+    rows = [(path, layer) for path, layer in found.layers()]
+    if sys.stdout.isatty() and len(rows) <= TREE_ROWS:
+        _tree(rows)
+    else:
+        for path, layer in rows:
+            out("  " * len(path) + _layer_line(layer))
+    if found.pattern is not None and not rows:
+        out(f"  no layer fits '{found.pattern}'")
+    for line in _footer(found):
+        out(line)
+
+
+def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
+    whole = found.whole
+    writer = f"Keras {whole.written_by.keras}" if whole.written_by.keras else "an unnamed Keras"
+    backend = f" on {whole.written_by.backend}" if whole.written_by.backend else ""
+    compiled = ", compiled" if whole.training_config is not None else ""
+    what = {"model": "full model", "weights": "weights only"}.get(whole.kind, whole.kind)
+    yield f"{found.path}: {what}{compiled}, {whole.format}, written by {writer}{backend}"
+    wrapper = found.wrapper
+    if wrapper is not None:
+        sure = "wrapper" if wrapper.certain else "looks like a wrapper (not proven)"
+        replicas = f", {wrapper.replicas} replicas" if wrapper.replicas else ""
+        depth = f", {wrapper.depth} deep" if wrapper.depth > 1 else ""
+        yield f"{sure}: {wrapper.kind}{replicas}{depth}, template '{'/'.join(wrapper.template)}'"
+        for reason in wrapper.reasons:
+            yield f"  because {reason}"
+    if verbose and whole.config is not None:
+        yield f"configuration: {len(whole.config):,} characters of JSON"
+
+
+def _footer(found: Inspection) -> Iterator[str]:
+    totals = found.totals()
+    yield (
+        f"{totals['layers']} layers, {totals['tensors']} tensors, {totals['parameters']:,} parameters, "
+        f"{megabytes(totals['bytes'])}"
+    )
+    optimizer = found.optimizer()
+    if optimizer is not None:
+        yield f"optimizer: {optimizer['class_name'] or 'unnamed'}, {optimizer['tensors']} tensors"
+    if found.embeddings:
+        yield f"embeddings: {', '.join(found.embeddings)}"
+    for notice in found.warnings:
+        yield f"warning: {notice.message}"
+    if found.next_command:
+        yield f"next: {found.next_command}"
+    if found.unwrap_command:
+        yield f"for tf_keras and the old Keras: {found.unwrap_command}"
+
+
+def _layer_line(layer: Layer) -> str:
+    text = layer.name
+    if layer.class_name is not None:
+        text += f"  {layer.class_name}"
+    if layer.trainable is False:
+        text += "  frozen"
+    if layer.calls > 1:
+        text += f"  called {layer.calls} times"
+    if layer.tensors:
+        shapes = [f"{spec.path[-1]} {_shape(spec.shape)}" for spec in layer.tensors[:_SHOWN_SHAPES]]
+        more = f" and {len(layer.tensors) - _SHOWN_SHAPES} more" if len(layer.tensors) > _SHOWN_SHAPES else ""
+        dtypes = ", ".join(dict.fromkeys(spec.dtype for spec in layer.tensors))
+        text += f"  {', '.join(shapes)}{more}  {dtypes}"
+    return text
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _tree(rows: Sequence[tuple[tuple[str, ...], Layer]]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    root = Tree("", hide_root=True)
+    nodes: dict[tuple[str, ...], Tree] = {(): root}
+    for path, layer in rows:
+        parent = next(nodes[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in nodes)
+        name, _, rest = one_line(_layer_line(layer)).partition("  ")
+        label = Text(name, style="bold")
+        label.append(f"  {rest}" if rest else "", style="dim" if not layer.tensors else "default")
+        nodes[path] = parent.add(label)
+    Console().print(root)
+
+
+def extracted(layer: ExtractedLayer, *, quiet: bool) -> None:
+    """What was written where, or the layer's tensors with their statistics."""
+    if not quiet:
+        notices(layer.warnings)
+        for note in layer.notes:
+            say(note)
+    if layer.outputs:
+        if not quiet:
+            count = sum(spec.size for spec in layer.tensors)
+            say(f"{layer.name}: {len(layer.tensors)} tensors, {count:,} parameters")
+        for output in layer.outputs:
+            out(output)
+        return
+    out(f"{layer.name}" + (f"  {layer.class_name}" if layer.class_name else ""))
+    for spec in layer.tensors:
+        found = layer.statistics.get(spec.name)
+        line = f"  {'/'.join(spec.path[len(layer.path) :])}  {_shape(spec.shape)}  {spec.dtype}"
+        if found is not None and found.minimum is not None:
+            line += f"  min {found.minimum:.6g}  max {found.maximum:.6g}  mean {found.mean:.6g}  std {found.std:.6g}"
+            line += f"  zeros {found.zeros}"
+        if found is not None and (found.nan or found.inf):
+            line += f"  NaN {found.nan}  Inf {found.inf}"
+        out(line)

@@ -1,0 +1,115 @@
+"""Move a tensor's bytes into an open file: by the kernel where they lie plainly, else block by block."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from .checkpoint import TensorSpec
+from .errors import CorruptCheckpointError
+from .reading import BLOCK_BYTES, Extent, Reader
+
+if TYPE_CHECKING:
+    import numpy as np
+
+KERNEL_CHUNK_BYTES = 2**25  # bytes asked of the kernel at once: progress stays visible, memory is not used
+_NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
+
+
+class Hash(Protocol):
+    """What hashlib's objects offer."""
+
+    def update(self, data: memoryview | bytes, /) -> None: ...
+
+
+def copy_tensor(reader: Reader, spec: TensorSpec, descriptor: int, offset: int, digest: Hash | None = None) -> int:
+    """Write a tensor's values, little-endian and in C order, at an offset of an open file.
+
+    Parameters
+    ----------
+    reader, spec : the tensor; any shape, any dtype but text
+    descriptor : of a file open for writing
+    offset : bytes from the start of that file
+    digest : fed with the bytes written, where given
+
+    Returns
+    -------
+    bytes written
+
+    Raises
+    ------
+    CorruptCheckpointError : the source holds fewer or more bytes than the shape says
+    OSError : the output cannot be written
+    """
+    extent = reader.extent(spec) if digest is None else None
+    if extent is not None and extent.nbytes == spec.nbytes:
+        _copy_extent(extent, descriptor, offset)
+        return spec.nbytes
+    done = 0
+    for block in reader.iter_blocks(spec, BLOCK_BYTES):
+        data = little_endian_bytes(block)
+        if done + len(data) > spec.nbytes:
+            done += len(data)
+            break
+        if digest is not None:
+            digest.update(data)
+        _pwrite(descriptor, data, offset + done)
+        done += len(data)
+    if done != spec.nbytes:
+        raise CorruptCheckpointError(f"{spec.name}: {done:,} bytes of values for shape {spec.shape}")
+    return done
+
+
+def little_endian_bytes(block: np.ndarray) -> memoryview:
+    """The block's bytes as a file holds them."""
+    import sys
+
+    import numpy as np
+
+    flat = np.ascontiguousarray(block).reshape(-1)
+    if sys.byteorder == "big" and flat.dtype.itemsize > 1:
+        flat = flat.byteswap()
+    return flat.view(np.uint8).data if flat.size else memoryview(b"")
+
+
+def _copy_extent(extent: Extent, descriptor: int, offset: int) -> None:
+    source = os.open(extent.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        done = _copy_by_kernel(source, extent, descriptor, offset)
+        while done < extent.nbytes:
+            data = os.pread(source, min(BLOCK_BYTES, extent.nbytes - done), extent.offset + done)
+            if not data:
+                raise CorruptCheckpointError("the file became shorter while it was read", path=extent.path)
+            _pwrite(descriptor, data, offset + done)
+            done += len(data)
+    finally:
+        os.close(source)
+
+
+def _copy_by_kernel(source: int, extent: Extent, descriptor: int, offset: int) -> int:
+    """Bytes that `copy_file_range` moved; fewer than asked where the file systems do not offer it."""
+    if not hasattr(os, "copy_file_range"):
+        return 0
+    done = 0
+    while done < extent.nbytes:
+        try:
+            moved = os.copy_file_range(
+                source, descriptor, min(KERNEL_CHUNK_BYTES, extent.nbytes - done), extent.offset + done, offset + done
+            )
+        except OSError as error:
+            if error.errno in _NO_KERNEL_COPY:
+                return done
+            raise
+        if moved == 0:
+            return done
+        done += moved
+    return done
+
+
+def _pwrite(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view = view[written:]
+        offset += written

@@ -1,0 +1,138 @@
+"""The order in which Keras lists the weights of a nested model: trainable ones first, then the others.
+
+Legacy HDF5 keeps a nested model as one flat list, `layer.trainable_weights + layer.non_trainable_weights` at every
+level. A frozen layer has no trainable weights, so its own move behind those of its siblings, among the moving
+statistics. One rule holds for Keras 1.2.2 to Keras 3 (tried with eleven models in sixteen versions); what changed
+is that freezing a model marks its layers since TF 1.14, while before only the model, whose flag no file holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .keras_config import LayerConfig, ModelConfig
+from .keras_variables import Variable, expected_variables
+
+MAX_GUESSED_FLAGS = 6  # models whose own flag is tried both ways: 64 orders; nobody freezes more models one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A variable of a layer inside the model, waiting for its tensor."""
+
+    layer: tuple[str, ...]  # path inside the model
+    variable: Variable
+    number: int  # place in the layer's own list
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A layer that is no model, with its path inside the model."""
+
+    path: tuple[str, ...]
+    config: LayerConfig
+
+
+def leaves(model: ModelConfig, prefix: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """Every layer that is no model, in model order."""
+    for layer in model.layers:
+        yield from leaves_of(layer, prefix)
+
+
+def leaves_of(layer: LayerConfig, prefix: tuple[str, ...]) -> Iterator[Leaf]:
+    """The leaf layers of one entry: itself, or those of the model that it is or wraps."""
+    path = (*prefix, layer.name)
+    if layer.model is not None:
+        yield from leaves(layer.model, path)
+    elif holds_model(layer) and layer.inner is not None:
+        yield from leaves_of(layer.inner, path)
+    else:
+        yield Leaf(path, layer)
+
+
+def holds_model(layer: LayerConfig) -> bool:
+    """True for a nested model and for a TimeDistributed around one, at any depth."""
+    return layer.model is not None or (layer.inner is not None and holds_model(layer.inner))
+
+
+def orders(model: ModelConfig, *, freezing_marks_layers: bool) -> Iterator[tuple[Slot, ...]]:
+    """Every order that the list of a nested model may have, the likeliest first, each once.
+
+    Parameters
+    ----------
+    model : its leaf layers must all be Keras's own
+    freezing_marks_layers : True for writers since TF 1.14, where a frozen model's layers say so themselves
+    """
+    guessed = [path for path, inner in _nested_models(model, ()) if _flag_unknown(inner, freezing_marks_layers)]
+    seen: set[tuple[Slot, ...]] = set()
+    count = len(guessed)
+    choices: Iterator[tuple[bool, ...]] = itertools.product((True, False), repeat=count)
+    if count > MAX_GUESSED_FLAGS:
+        single = (tuple(place != frozen for place in range(count)) for frozen in range(count))
+        choices = itertools.chain([(True,) * count], single, [(False,) * count])
+    for choice in choices:
+        flags = dict(zip(guessed, choice, strict=True))
+        trainable, other = _split(model, (), flags)
+        order = (*trainable, *other)
+        if order not in seen:
+            seen.add(order)
+            yield order
+
+
+def default_order(model: ModelConfig) -> tuple[Slot, ...]:
+    """The order that a loader expects which goes by the configuration's own flags."""
+    trainable, other = _split(model, (), {})
+    return (*trainable, *other)
+
+
+def _nested_models(model: ModelConfig, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], LayerConfig]]:
+    for layer in model.layers:
+        current, path = layer, (*prefix, layer.name)
+        while (inner := current.inner) is not None and holds_model(current):
+            current, path = inner, (*path, inner.name)
+        if current.model is not None:
+            yield path, current
+            yield from _nested_models(current.model, path)
+
+
+def _flag_unknown(layer: LayerConfig, freezing_marks_layers: bool) -> bool:
+    if layer.trainable is True or layer.model is None:
+        return False
+    own = [leaf.config.trainable for leaf in leaves(layer.model) if expected_variables(leaf.config)]
+    if layer.trainable is False:
+        return False not in own or True in own  # Keras 3 lets the layers of a frozen model decide for themselves
+    return not freezing_marks_layers or (False in own and True in own)
+
+
+def _split(
+    model: ModelConfig, prefix: tuple[str, ...], flags: Mapping[tuple[str, ...], bool]
+) -> tuple[list[Slot], list[Slot]]:
+    """T(model) and N(model), by the children's own flags."""
+    trainable: list[Slot] = []
+    other: list[Slot] = []
+    for layer in model.layers:
+        first, second = _split_layer(layer, prefix, flags)
+        trainable += first
+        other += second
+    return trainable, other
+
+
+def _split_layer(
+    layer: LayerConfig, prefix: tuple[str, ...], flags: Mapping[tuple[str, ...], bool]
+) -> tuple[list[Slot], list[Slot]]:
+    path = (*prefix, layer.name)
+    flag = layer.trainable
+    if layer.model is not None:
+        first, second = _split(layer.model, path, flags)
+        flag = flags.get(path, flag)
+    elif holds_model(layer) and layer.inner is not None:
+        first, second = _split_layer(layer.inner, path, flags)
+    else:
+        slots = [Slot(path, each, number) for number, each in enumerate(expected_variables(layer) or ())]
+        first = [slot for slot in slots if slot.variable.trainable]
+        second = [slot for slot in slots if not slot.variable.trainable]
+    if flag is False:
+        return [], first + second
+    return first, second

@@ -1,0 +1,160 @@
+"""`open_checkpoint`: the only function that turns a path into a Reader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from .assignment import assign
+from .checkpoint import Checkpoint, TensorSpec
+from .errors import AmbiguousFormatError, ConfigError, UsageError
+from .keras_config import ModelConfig, parse_config
+from .limits import Limits
+from .probe import Probe
+from .reading import BLOCK_BYTES, Extent, Match, Reader
+from .registry import FORMATS, format_module
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    format_name: str | None = None,
+    config: str | os.PathLike[str] | None = None,
+    limits: Limits = Limits(),
+) -> Reader:
+    """Open a checkpoint for reading, whatever its suffix says.
+
+    Parameters
+    ----------
+    path : a file or folder
+    format_name : one of the formats' names, where several recognise the content
+    config : a file with the model's configuration: JSON, or another checkpoint that holds one
+    limits : bounds that the file must stay in
+
+    Returns
+    -------
+    a context manager with `describe`, `read`, `iter_blocks` and `extent`; its tensors have the model's names
+
+    Raises
+    ------
+    CheckpointNotFoundError, UnreadableError : there is no such file, or it cannot be read
+    UnknownFormatError, AmbiguousFormatError : no format recognises it, or several do
+    CheckpointError : whatever else is wrong with it
+    """
+    given = None if config is None else read_config(config, limits)
+    probe = Probe(path, limits)
+    try:
+        match = recognise(probe, format_name)
+        reader: Reader = format_module(match.format).Reader(probe)
+    except BaseException:
+        probe.close()
+        raise
+    return NamedReader(reader, Path(path), given, limits)
+
+
+def recognise(probe: Probe, format_name: str | None = None) -> Match:
+    """Ask every format; exactly one must answer.
+
+    Raises
+    ------
+    UnknownFormatError : none does
+    AmbiguousFormatError : several do, and none was named
+    UsageError : the named format does not exist or does not recognise the content
+    """
+    if format_name is not None and format_name not in FORMATS:
+        raise UsageError(f"unknown format '{format_name}'; formats are {', '.join(FORMATS)}")
+    tried = list(FORMATS) if format_name is None else [format_name]
+    matches = [match for name in tried if (match := format_module(name).sniff(probe)) is not None]
+    if not matches:
+        if format_name is not None:
+            raise UsageError(f"not recognised as {format_name}", path=probe.path)
+        raise probe.unknown(tried)
+    if len(matches) > 1:
+        found = "; ".join(f"{match.format} ({match.reason})" for match in matches)
+        raise AmbiguousFormatError(f"several formats fit: {found}; choose with --format NAME", path=probe.path)
+    only: Match = matches[0]
+    return only
+
+
+def read_config(path: str | os.PathLike[str], limits: Limits = Limits()) -> ModelConfig:
+    """The model configuration in a JSON file or in another checkpoint.
+
+    Raises
+    ------
+    ConfigError : the file holds none
+    """
+    probe = Probe(path, limits)
+    if probe.head.lstrip()[:1] in (b"{", b'"'):
+        if probe.size_bytes > limits.max_config_bytes:
+            raise ConfigError("too large for a model configuration", path=path)
+        return parse_config(Path(path).read_text("utf-8", "surrogateescape"), limits, path=path)
+    try:
+        match = recognise(probe)
+        with format_module(match.format).Reader(probe) as reader:
+            text = reader.describe().config
+    finally:
+        probe.close()
+    if text is None:
+        raise ConfigError("holds no model configuration; give model JSON or a full model", path=path)
+    return parse_config(text, limits, path=path)
+
+
+class NamedReader:
+    """A format's reader whose description has the model's own nesting and names."""
+
+    def __init__(self, reader: Reader, path: Path, config: ModelConfig | None, limits: Limits) -> None:
+        self._reader = reader
+        self._path = path
+        self._config = config
+        self._limits = limits
+        self._described: Checkpoint | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the file."""
+        self._described = None
+        self._reader.close()
+
+    def stored(self) -> Checkpoint:
+        """The description as the format gives it, before names are assigned."""
+        return self._reader.describe()
+
+    def describe(self) -> Checkpoint:
+        """The description with the model's nesting and names; made once."""
+        if self._described is None:
+            self._described = self._assigned(self._reader.describe())
+        return self._described
+
+    def _assigned(self, stored: Checkpoint) -> Checkpoint:
+        from dataclasses import replace
+
+        if self._config is not None:
+            named = assign(stored, self._config, path=self._path)
+            return replace(named, config=self._config.json())
+        model = None if stored.config is None else parse_config(stored.config, self._limits, path=self._path)
+        return assign(stored, model, path=self._path)
+
+    def read(self, spec: TensorSpec) -> np.ndarray:
+        """The whole tensor, of `spec.shape`."""
+        return self._reader.read(spec)
+
+    def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
+        """The tensor's elements in C order, block by block."""
+        return self._reader.iter_blocks(spec, max_bytes)
+
+    def extent(self, spec: TensorSpec) -> Extent | None:
+        """Where the tensor's bytes lie as they are, or None."""
+        return self._reader.extent(spec)

@@ -1,0 +1,134 @@
+"""What a path looks like, found out once and shown to every format: first bytes, kind, names in the folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import CheckpointNotFoundError, UnknownFormatError, UnreadableError
+from .limits import Limits
+
+if TYPE_CHECKING:
+    from .formats._hdf5 import Hdf5File
+
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+HEAD_BYTES = 512
+
+_FOREIGN: tuple[tuple[bytes, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself; fetch it with 'git lfs pull'"),
+    (b"\x1f\x8b", "gzip-compressed; unpack it first"),
+    (b"BZh", "bzip2-compressed; unpack it first"),
+    (b"\xfd7zXZ\x00", "xz-compressed; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed; unpack it first"),
+    (b"\x80\x02", "a Python pickle, which ckpttool never loads"),
+    (b"\x80\x03", "a Python pickle, which ckpttool never loads"),
+    (b"\x80\x04", "a Python pickle, which ckpttool never loads"),
+    (b"\x80\x05", "a Python pickle, which ckpttool never loads"),
+    (b"PK\x03\x04", "a zip archive that is no Keras model"),
+    (b"\x7fELF", "a program, not a checkpoint"),
+    (b"GGUF", "a GGUF model, which Keras and TensorFlow do not write"),
+)
+
+
+class Probe:
+    """A path seen from outside. Opens a container at most once; `close` gives it back.
+
+    Parameters
+    ----------
+    path : file or folder
+    limits : the bounds that apply to what is opened
+
+    Raises
+    ------
+    CheckpointNotFoundError : there is nothing at the path
+    UnreadableError : no permission, or neither file nor folder
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limits: Limits = Limits()) -> None:
+        self.path = Path(path)
+        self.limits = limits
+        self._hdf5: Hdf5File | None = None
+        try:
+            status = self.path.stat()
+            self.is_dir = stat.S_ISDIR(status.st_mode)
+            self.size_bytes = status.st_size
+            self.head = b""
+            if stat.S_ISREG(status.st_mode):
+                with self.path.open("rb") as file:
+                    self.head = file.read(HEAD_BYTES)
+            elif not self.is_dir:
+                raise UnreadableError("neither a file nor a folder", path=self.path)
+        except FileNotFoundError:
+            raise CheckpointNotFoundError("no such file or folder", path=self.path) from None
+        except NotADirectoryError:
+            raise CheckpointNotFoundError("no such file: a part of its path is a file", path=self.path) from None
+        except UnreadableError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UnreadableError(f"cannot be read: {reason}", path=self.path) from error
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names in the folder; empty for a file."""
+        if not self.is_dir:
+            return frozenset()
+        try:
+            return frozenset(os.listdir(self.path))
+        except OSError as error:
+            raise UnreadableError(f"cannot be listed: {error.strerror}", path=self.path) from error
+
+    def has_hdf5_magic(self) -> bool:
+        """HDF5 starts at 0, or behind a user block at 512, 1024, 2048 … (HDF5 file format specification, II.A)."""
+        if self.head.startswith(HDF5_MAGIC):
+            return True
+        offset = 512
+        if self.is_dir or self.size_bytes <= offset:
+            return False
+        with self.path.open("rb") as file:
+            while offset < self.size_bytes:
+                file.seek(offset)
+                if file.read(len(HDF5_MAGIC)) == HDF5_MAGIC:
+                    return True
+                offset *= 2
+        return False
+
+    def hdf5(self) -> Hdf5File | None:
+        """The opened HDF5 container, or None where the path is not HDF5."""
+        if self._hdf5 is None and self.has_hdf5_magic():
+            from .formats._hdf5 import Hdf5File
+
+            self._hdf5 = Hdf5File(self.path, self.limits)
+        return self._hdf5
+
+    def close(self) -> None:
+        """Close what was opened."""
+        if self._hdf5 is not None:
+            self._hdf5.close()
+            self._hdf5 = None
+
+    def unknown(self, tried: list[str]) -> UnknownFormatError:
+        """The error that says what the content is when no format recognises it."""
+        return UnknownFormatError(f"{self._content()} (tried: {', '.join(tried)})", path=self.path)
+
+    def _content(self) -> str:
+        if self.is_dir:
+            shown = ", ".join(sorted(self.names)[:5]) or "nothing"
+            return f"a folder that holds no known checkpoint; it holds {shown}"
+        if self.size_bytes == 0:
+            return "the file is empty"
+        for magic, meaning in _FOREIGN:
+            if self.head.startswith(magic):
+                return f"not a checkpoint: {meaning}"
+        text = self.head.lstrip()[:64].lower()
+        if text.startswith((b"<!doctype html", b"<html", b"<head")):
+            return "an HTML page, not the file; download it again with its direct link"
+        if self._hdf5 is not None:
+            return f"HDF5, but not a Keras model; it holds {self._hdf5.summary()}"
+        if len(self.head) >= 262 and self.head[257:262] == b"ustar":
+            return "a tar archive; unpack it first"
+        if self.head[:1] in b"{[":
+            return "JSON text, not weights; give it as --config beside the weights"
+        return f"not a known checkpoint; it begins with bytes {self.head[:8].hex(' ')}"

@@ -1,0 +1,71 @@
+"""What every format's reader offers, and the small values that travel with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .checkpoint import Checkpoint, TensorSpec
+
+BLOCK_BYTES = 2**20  # one block of values: fits the second-level cache of common processors, amortises a system call
+
+
+class Extent(NamedTuple):
+    """Where a tensor's bytes lie contiguous, little-endian, in C order and unfiltered."""
+
+    path: Path
+    offset: int  # bytes from the start of the file
+    nbytes: int
+
+
+class Match(NamedTuple):
+    """A format recognised a path, and by which sign."""
+
+    format: str
+    reason: str
+
+
+class Progress(NamedTuple):
+    """How far a long operation is."""
+
+    done_bytes: int
+    total_bytes: int
+    path: str  # the tensor or file being worked on
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Reader(Protocol):
+    """A context manager over one opened checkpoint; whatever is wrong with the file is a `CheckpointError`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def close(self) -> None:
+        """Release the file; reading afterwards raises `ReaderClosedError`."""
+        ...
+
+    def describe(self) -> Checkpoint:
+        """Names, shapes and attributes; no value is read."""
+        ...
+
+    def read(self, spec: TensorSpec) -> np.ndarray:
+        """The whole tensor, of `spec.shape` and the NumPy dtype of `spec.dtype`, C-ordered and native-endian."""
+        ...
+
+    def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
+        """The tensor's elements in C order as 1-D arrays of at most `max_bytes` bytes (at least one element) each."""
+        ...
+
+    def extent(self, spec: TensorSpec) -> Extent | None:
+        """Where the bytes lie as they are, or None where they must be decoded."""
+        ...

@@ -1,0 +1,108 @@
+"""Pure functions from one description to another. No value moves: locators stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from .checkpoint import Checkpoint, Layer, Role, TensorSpec
+from .errors import LayerNotFoundError
+from .keras_config import LayerConfig, ModelConfig, parse_config
+
+
+def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
+    """Make the layer at a path the whole model: its layers, its configuration, nothing of what is around it.
+
+    Parameters
+    ----------
+    checkpoint : the whole
+    path : of a layer with weights; a layer that holds no others becomes a model of one layer
+
+    Raises
+    ------
+    LayerNotFoundError : there is no such layer
+    """
+    layer: Layer | None = None
+    layers = checkpoint.layers
+    for name in path:
+        layer = next((each for each in layers if each.name == name), None)
+        if layer is None:
+            raise LayerNotFoundError(f"no layer '{'/'.join(path)}'")
+        layers = layer.layers
+    if layer is None:
+        return checkpoint
+    cut = len(path)
+    if layer.tensors or not layer.layers:
+        cut -= 1
+        layers = (layer,)
+    return replace(
+        checkpoint,
+        layers=tuple(_map_layer(each, lambda spec: replace(spec, path=spec.path[cut:])) for each in layers),
+        loose=(),
+        config=_config_of(checkpoint, path),
+        config_of=(),
+        training_config=None,
+    )
+
+
+def _config_of(checkpoint: Checkpoint, path: tuple[str, ...]) -> str | None:
+    """The nested model's own configuration, as JSON with the name that the outer entry may hold alone."""
+    if checkpoint.config is None:
+        return None
+    model = parse_config(checkpoint.config)
+    if checkpoint.config_of:
+        return checkpoint.config if checkpoint.config_of == path else None
+    nested = nested_model(model, path)
+    return None if nested is None else nested.json()
+
+
+def nested_model(model: ModelConfig, path: tuple[str, ...]) -> ModelConfig | None:
+    """The model inside a model at a path, or None where the path leads to no model."""
+    layer: LayerConfig | None = None
+    current: ModelConfig | None = model
+    for name in path:
+        if layer is not None and layer.inner is not None and current is None:
+            layer = layer.inner if layer.inner.name == name else None
+        else:
+            layer = current.layer(name) if current is not None else None
+        if layer is None:
+            return None
+        current = layer.model
+    return current
+
+
+def without_roles(checkpoint: Checkpoint, *roles: Role) -> Checkpoint:
+    """The same without loose tensors of these roles."""
+    return replace(checkpoint, loose=tuple(spec for spec in checkpoint.loose if spec.role not in roles))
+
+
+def select(checkpoint: Checkpoint, keep: Callable[[TensorSpec], bool]) -> Checkpoint:
+    """The same with only the tensors that `keep` accepts; layers stay, empty ones too."""
+    return replace(
+        checkpoint,
+        layers=tuple(_filter_layer(layer, keep) for layer in checkpoint.layers),
+        loose=tuple(spec for spec in checkpoint.loose if keep(spec)),
+    )
+
+
+def model_config(checkpoint: Checkpoint) -> ModelConfig | None:
+    """The parsed configuration of the whole, or None."""
+    if checkpoint.config is None or checkpoint.config_of:
+        return None
+    return parse_config(checkpoint.config)
+
+
+def _map_layer(layer: Layer, change: Callable[[TensorSpec], TensorSpec]) -> Layer:
+    return replace(
+        layer,
+        tensors=tuple(change(spec) for spec in layer.tensors),
+        layers=tuple(_map_layer(each, change) for each in layer.layers),
+    )
+
+
+def _filter_layer(layer: Layer, keep: Callable[[TensorSpec], bool]) -> Layer:
+    return replace(
+        layer,
+        tensors=tuple(spec for spec in layer.tensors if keep(spec)),
+        layers=tuple(_filter_layer(each, keep) for each in layer.layers),
+    )

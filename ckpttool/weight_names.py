@@ -1,0 +1,133 @@
+"""What a stored weight name tells: the layer's scope and the variable. Names are hints, never the whole proof.
+
+TensorFlow makes scopes unique by a suffix, so the weights of layer `conv1d_1` may be stored as `conv1d_1_1/kernel:0`
+(a second model in one process, or `cpu_relocation`). Keras 1 joins with an underscore: `dense_1_W:0`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_SUFFIX = re.compile(r"_\d+$")
+_INDEX = re.compile(r":\d+$")
+_BYTES_LITERAL = re.compile(r"b'(.*)'_\d+")  # Keras 2.3.1 writes a name met twice as the text b'name'_2
+_CELL = re.compile(r"(simple_rnn|lstm|gru|conv_lstm\dd|conv_lst_m\dd|rnn)_cell(_\d+)?")
+
+# Keras 1 names of variables, and today's. Its `running_std` is a variance (keras/layers/normalization.py, 1.2.2).
+KERAS1_VARIABLES = {
+    "W": "kernel",
+    "b": "bias",
+    "U": "recurrent_kernel",
+    "running_mean": "moving_mean",
+    "running_std": "moving_variance",
+    "alphas": "alpha",
+}
+
+VARIABLE_NAMES = frozenset(
+    """kernel bias recurrent_kernel gamma beta moving_mean moving_variance embeddings depthwise_kernel pointwise_kernel
+    alpha scale concat_score_weight""".split()
+)
+
+
+def strip_suffix(name: str) -> str:
+    """Without one `_<n>`: stripping every one would merge `conv1d_1` and `conv1d_2` of one model."""
+    return _SUFFIX.sub("", name)
+
+
+def clean(parts: Sequence[str]) -> tuple[str, ...]:
+    """The parts of a stored weight name without `:0` and without the text form of a byte string."""
+    text = "/".join(parts)
+    literal = _BYTES_LITERAL.fullmatch(text)
+    if literal:
+        text = literal.group(1)
+    return tuple(_INDEX.sub("", text).split("/"))
+
+
+def variable(parts: Sequence[str]) -> str | None:
+    """Today's name of the variable that a cleaned stored name ends in, or None where it is none of Keras's own."""
+    last = parts[-1]
+    for name in (last, strip_suffix(last)):
+        if name in VARIABLE_NAMES:
+            return name
+    if len(parts) == 1:
+        for old, new in KERAS1_VARIABLES.items():
+            if last.endswith(f"_{old}") or strip_suffix(last).endswith(f"_{old}"):
+                return new
+    return None
+
+
+def agrees(stored: str | None, expected: str) -> bool:
+    """Whether a stored variable name can be the expected variable; one that says nothing can be any.
+
+    Keras 3 calls the kernel of a DepthwiseConv2D `kernel` (keras/src/layers/convolutional/base_depthwise_conv.py).
+    """
+    return stored is None or stored == expected or (stored, expected) == ("kernel", "depthwise_kernel")
+
+
+def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int | None:
+    """Where the layer's name stands among the scopes of a cleaned stored name, or None.
+
+    Parameters
+    ----------
+    parts : scopes and variable, `("model", "dense_1", "kernel")`
+    layer : the layer's name split at "/"
+    loosely : allow one `_<n>` more or less on the last part, and another case, as TensorFlow's scopes do
+
+    Returns
+    -------
+    index of the first scope of the outermost occurrence; scopes further in are the layer's own
+    """
+    scopes = parts[:-1]
+    width = len(layer)
+    for start in range(len(scopes) - width + 1):
+        window = tuple(scopes[start : start + width])
+        if window == tuple(layer) or (loosely and _alike(window, layer)):
+            return start
+    if len(parts) == 1 and len(layer) == 1:
+        last = parts[0]
+        if last.startswith(f"{layer[0]}_") or (loosely and last.lower().startswith(f"{layer[0].lower()}_")):
+            return 0
+    return None
+
+
+def _alike(window: Sequence[str], layer: Sequence[str]) -> bool:
+    if tuple(window[:-1]) != tuple(layer[:-1]):
+        return False
+    stored, name = window[-1].lower(), layer[-1].lower()
+    return stored == name or strip_suffix(stored) == name or strip_suffix(stored) == strip_suffix(name)
+
+
+def without_cells(parts: Sequence[str]) -> tuple[str, ...]:
+    """Without the scope of an RNN's cell: `lstm/lstm_cell/kernel` (TF 2) is `lstm/kernel` (Keras 2) again."""
+    return tuple(part for part in parts[:-1] if not _CELL.fullmatch(part)) + (parts[-1],)
+
+
+def inside(parts: Sequence[str], layer: Sequence[str]) -> tuple[str, ...]:
+    """What follows the layer's own scope in a cleaned stored name: `("kernel",)`, `("forward_lstm", "kernel")`."""
+    parts = without_cells(parts)
+    for loosely in (False, True):
+        start = matches(parts, layer, loosely=loosely)
+        if start is None:
+            continue
+        if len(parts) == 1:
+            rest = parts[0][len(layer[0]) + 1 :]
+            return (rest,) if rest else tuple(parts)
+        return tuple(parts[start + len(layer) :])
+    return tuple(parts)
+
+
+def inversions(suffixed: Sequence[str]) -> int:
+    """How often a scope's number falls below the one before it, among scopes that differ in their number only.
+
+    TensorFlow numbers equal scopes as they are made: along the order in which a model was built they rise.
+    """
+    last: dict[str, int] = {}
+    count = 0
+    for scope in suffixed:
+        match = re.fullmatch(r"(.*?)_(\d+)", scope)
+        base, number = (match.group(1), int(match.group(2))) if match else (scope, 0)
+        if number < last.get(base, number):
+            count += 1
+        last[base] = number
+    return count
