@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from .assignment import assign
 from .checkpoint import Checkpoint, TensorSpec
 from .errors import AmbiguousFormatError, ConfigError, UsageError
 from .keras_config import ModelConfig, parse_config
@@ -51,11 +51,12 @@ def open_checkpoint(
     probe = Probe(path, limits)
     try:
         match = recognise(probe, format_name)
-        reader: Reader = format_module(match.format).Reader(probe)
+        module = format_module(match.format)
+        reader: Reader = module.Reader(probe)
     except BaseException:
         probe.close()
         raise
-    return NamedReader(reader, Path(path), given, limits)
+    return NamedReader(reader, getattr(module, "assign", _as_described), Path(path), given, limits)
 
 
 def recognise(probe: Probe, format_name: str | None = None) -> Match:
@@ -105,11 +106,23 @@ def read_config(path: str | os.PathLike[str], limits: Limits = Limits()) -> Mode
     return parse_config(text, limits, path=path)
 
 
-class NamedReader:
-    """A format's reader whose description has the model's own nesting and names."""
+Assign = Callable[..., Checkpoint]  # (checkpoint, model or None, *, path) -> Checkpoint
 
-    def __init__(self, reader: Reader, path: Path, config: ModelConfig | None, limits: Limits) -> None:
+
+def _as_described(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = None) -> Checkpoint:
+    """For formats whose tensors already have their layers and names."""
+    return checkpoint
+
+
+class NamedReader:
+    """A format's reader whose description has the model's own nesting and names.
+
+    A format module that stores tensors flat or by position has a function `assign` that gives them their names.
+    """
+
+    def __init__(self, reader: Reader, assign: Assign, path: Path, config: ModelConfig | None, limits: Limits) -> None:
         self._reader = reader
+        self._assign = assign
         self._path = path
         self._config = config
         self._limits = limits
@@ -139,13 +152,11 @@ class NamedReader:
         return self._described
 
     def _assigned(self, stored: Checkpoint) -> Checkpoint:
-        from dataclasses import replace
-
         if self._config is not None:
-            named = assign(stored, self._config, path=self._path)
+            named = self._assign(stored, self._config, path=self._path)
             return replace(named, config=self._config.json())
         model = None if stored.config is None else parse_config(stored.config, self._limits, path=self._path)
-        return assign(stored, model, path=self._path)
+        return self._assign(stored, model, path=self._path)
 
     def read(self, spec: TensorSpec) -> np.ndarray:
         """The whole tensor, of `spec.shape`."""

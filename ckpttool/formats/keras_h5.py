@@ -17,6 +17,7 @@ from typing import Self
 import h5py
 import numpy as np
 
+from ..assignment import assign
 from ..checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, WrittenBy
 from ..copying import copy_tensor
 from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsupportedError
@@ -27,6 +28,8 @@ from ..reading import BLOCK_BYTES, Extent, Match, OnProgress, Progress
 from ..reading import Reader as SourceReader
 from ..transforms import model_config
 from ._hdf5 import Hdf5Dataset, Hdf5Group, numpy_dtype
+
+__all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-h5"
 ATTRIBUTE_LIMIT_BYTES = 64_512  # Keras splits a longer list into name0, name1 (legacy_h5_format.py, Keras 3.15)
