@@ -73,7 +73,7 @@ def unwrap(
         require_proof(source.wrapper, os.fspath(path), "unwrap", os.fspath(target))
         for each in outputs:
             check_output(each, overwrite=overwrite, inputs=[source.path, *_extra_inputs(options)])
-        plan = plan_unwrap(source, target, format_name, weights_only=weights_only)
+        plan = plan_unwrap(source, target, format_name, weights_only=weights_only, options=options)
         result = describe_plan(source, plan)
         if dry_run:
             return replace(result, dry_run=True)
@@ -121,7 +121,9 @@ def output_format(output: Path, to: str | None) -> str:
     )
 
 
-def plan_unwrap(source: Source, output: Path, format_name: str, *, weights_only: bool) -> Plan:
+def plan_unwrap(
+    source: Source, output: Path, format_name: str, *, weights_only: bool, options: SourceOptions = SourceOptions()
+) -> Plan:
     """Decide what to write and what to say about it.
 
     Raises
@@ -139,15 +141,26 @@ def plan_unwrap(source: Source, output: Path, format_name: str, *, weights_only:
         notes.append("no data-parallel wrapper found: written as it is")
     if source.template.config is None and not weights_only:
         notes.append("the source holds no configuration: weights only")
-    notes.extend(_keras3_note(source, template, output))
+    notes.extend(_order_note(source, template))
+    notes.extend(_keras3_note(source, template, output, options))
     return Plan(output, format_name, template, tuple(notes))
 
 
-def _keras3_note(source: Source, template: Checkpoint, output: Path) -> list[str]:
+def _order_note(source: Source, template: Checkpoint) -> list[str]:
+    """Inside a flat list frozen layers stand last, so without a configuration the order of layers is not known."""
+    if source.wrapper is None or source.whole.config is not None:
+        return []
+    return [
+        "layers are named and ordered as they are stored: load this file by name (load_weights(…, by_name=True)), "
+        "or give the model's JSON with --config for its own order and nesting"
+    ]
+
+
+def _keras3_note(source: Source, template: Checkpoint, output: Path, options: SourceOptions) -> list[str]:
     major = template.written_by.keras_major
     if template.config is None or (major is not None and major >= 3):
         return []
-    line = command_line("ckpttool", "migrate", os.fspath(source.path), "-o", f"{output.stem}.keras")
+    line = command_line("ckpttool", "migrate", os.fspath(source.path), *options.words(), "-o", f"{output.stem}.keras")
     return [f"for tf_keras and the old Keras; Keras 3 refuses most configurations of its age, so for Keras 3: {line}"]
 
 

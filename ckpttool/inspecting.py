@@ -138,7 +138,7 @@ def inspect(
             unwrap_command=None,
             pattern=layer,
         )
-        return _with_commands(inspection, source)
+        return _with_commands(inspection, source, options)
 
 
 def _warnings(source: Source) -> tuple[Notice, ...]:
@@ -170,22 +170,27 @@ def _lambdas(template: Checkpoint) -> list[str]:
     return ["/".join(path) for path, layer in model.walk() if layer.class_name == "Lambda"]
 
 
-def _with_commands(inspection: Inspection, source: Source) -> Inspection:
+def _with_commands(inspection: Inspection, source: Source, options: SourceOptions) -> Inspection:
+    given = options.words()
     path, stem = inspection.path, Path(inspection.path).stem.removesuffix(".weights") or "model"
     template = "/".join(source.wrapper.template) if source.wrapper is not None else ""
     has_weights = any(True for _ in source.template.weights())
     if not has_weights:
         return inspection
-    unwrap = command_line("ckpttool", "unwrap", path, "-o", f"{stem}-single.h5")
-    migrate = command_line("ckpttool", "migrate", path, "-o", f"{stem}.keras")
+    unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
+    migrate = command_line("ckpttool", "migrate", path, *given, "-o", f"{stem}.keras")
     if source.wrapper is not None and not source.wrapper.certain:
-        unwrap = command_line("ckpttool", "unwrap", path, "--assume-wrapper", template, "-o", f"{stem}-single.h5")
+        unwrap = command_line(
+            "ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", f"{stem}-single.h5"
+        )
     if source.template.config is not None:
         return replace(inspection, next_command=migrate, unwrap_command=unwrap if source.wrapper else None)
     if source.wrapper is not None:
         return replace(inspection, next_command=unwrap)
     if len(inspection.embeddings) >= 1:
-        extract = command_line("ckpttool", "extract", path, "--layer", inspection.embeddings[0], "-o", "embedding.npy")
+        extract = command_line(
+            "ckpttool", "extract", path, *given, "--layer", inspection.embeddings[0], "-o", "embedding.npy"
+        )
         return replace(inspection, next_command=extract)
     return replace(inspection, next_command=unwrap)
 

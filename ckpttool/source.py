@@ -26,6 +26,18 @@ class SourceOptions:
     no_wrapper: bool = False  # take the file as it is
     limits: Limits = Limits()
 
+    def words(self) -> tuple[str, ...]:
+        """These options as words of a command line, for a command that is offered to the user."""
+        given: list[str] = []
+        for option, value in (
+            ("--format", self.format_name),
+            ("--config", self.config),
+            ("--assume-wrapper", self.assume_wrapper),
+        ):
+            if value is not None:
+                given += [option, os.fspath(value)]
+        return (*given, *(["--no-wrapper"] if self.no_wrapper else []))
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
