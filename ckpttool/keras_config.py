@@ -17,6 +17,8 @@ from .limits import Limits
 Json = Mapping[str, Any]
 
 _MODEL_CLASSES = frozenset({"Model", "Functional", "Sequential", "Graph"})
+MAX_ACCEPTED = 4  # the whole and its template, of two files: each is asked for by several modules
+_accepted: dict[str, ModelConfig] = {}
 _WRAPPER_CLASSES = frozenset({"TimeDistributed", "Bidirectional"})
 
 
@@ -125,6 +127,25 @@ def parse_config(text: str, limits: Limits = Limits(), *, path: object = None) -
     ConfigError : not JSON, or not a model's configuration
     LimitExceededError : larger or deeper than the limits
     """
+    model = _parsed(text, limits, path)
+    _accepted[text] = model
+    while len(_accepted) > MAX_ACCEPTED:
+        del _accepted[next(iter(_accepted))]
+    return model
+
+
+def accepted_config(text: str) -> ModelConfig:
+    """A configuration that `parse_config` has accepted before, under whatever limits; parsed again only when forgotten.
+
+    Raises
+    ------
+    ConfigError, LimitExceededError : as `parse_config`
+    """
+    known = _accepted.get(text)
+    return parse_config(text) if known is None else known
+
+
+def _parsed(text: str, limits: Limits, path: object) -> ModelConfig:
     if len(text) > limits.max_config_bytes:
         raise LimitExceededError(f"a model configuration of {len(text):,} characters", path=path)
     try:
@@ -232,11 +253,10 @@ class _Parser:
         self._nodes += 1
         if self._nodes > self._limits.max_nodes:
             raise LimitExceededError(f"more than {self._limits.max_nodes:,} calls of layers", path=self._path)
-        kwargs: Json = {}
         if isinstance(raw, Mapping) and isinstance(raw.get("kwargs"), Mapping):
-            kwargs = raw["kwargs"]
+            kwargs: Json = raw["kwargs"]
         else:
-            kwargs = next((item for item in _leaf_kwargs(raw)), {})
+            kwargs = next(_leaf_kwargs(raw), _NO_ARGUMENTS)
         return Node(tuple(_references(raw)), raw, kwargs)
 
     @staticmethod
@@ -255,13 +275,7 @@ class _Parser:
         """
         nested = {layer.name for layer in layers if layer.model is not None}
         calls = {layer.name: len(layer.nodes) for layer in layers}
-        layers = tuple(
-            _with_nodes(
-                layer,
-                tuple(Node((*n.inputs, *self._in_arguments(n, calls)), n.raw, n.kwargs) for n in layer.nodes),
-            )
-            for layer in layers
-        )
+        layers = tuple([self._with_arguments(layer, calls) for layer in layers])
         everywhere = [ref for layer in layers for node in layer.nodes for ref in node.inputs] + [*inputs, *outputs]
         from_zero = {ref.layer for ref in everywhere if ref.call == 0}
         shifted = {name for name in nested if name not in from_zero}
@@ -272,17 +286,30 @@ class _Parser:
                 raise ConfigError(f"the model configuration refers to a missing call of '{ref.layer}'", path=self._path)
             return moved
 
-        fixed = tuple(
-            _with_nodes(layer, tuple(Node(tuple(map(fix, node.inputs)), node.raw, node.kwargs) for node in layer.nodes))
-            for layer in layers
-        )
-        return fixed, tuple(map(fix, inputs)), tuple(map(fix, outputs))
+        def fixed(node: Node) -> Node:
+            moved = tuple([fix(ref) for ref in node.inputs])
+            return node if moved == node.inputs else Node(moved, node.raw, node.kwargs)
+
+        layers = tuple([_with_nodes(layer, tuple([fixed(node) for node in layer.nodes])) for layer in layers])
+        return layers, tuple(map(fix, inputs)), tuple(map(fix, outputs))
+
+    def _with_arguments(self, layer: LayerConfig, calls: Mapping[str, int]) -> LayerConfig:
+        """The layer with tensors that were given by keyword among the inputs of its nodes."""
+        if not any(node.kwargs for node in layer.nodes):
+            return layer
+        nodes = [Node((*node.inputs, *self._in_arguments(node, calls)), node.raw, node.kwargs) for node in layer.nodes]
+        return _with_nodes(layer, tuple(nodes))
 
 
 def _with_nodes(layer: LayerConfig, nodes: tuple[Node, ...]) -> LayerConfig:
+    if nodes == layer.nodes:
+        return layer
     return LayerConfig(
         layer.name, layer.class_name, layer.config, nodes, layer.model, layer.inner, layer.module, layer.entry
     )
+
+
+_NO_ARGUMENTS: Json = {}
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -291,10 +318,11 @@ def _as_list(value: Any) -> list[Any]:
 
 def _is_reference(item: Any) -> TypeGuard[list[Any]]:
     return (
-        isinstance(item, list)
+        type(item) is list
         and len(item) in (3, 4)
-        and isinstance(item[0], str)
-        and all(isinstance(number, int) and not isinstance(number, bool) for number in item[1:3])
+        and type(item[0]) is str
+        and type(item[1]) is int
+        and type(item[2]) is int
         and (len(item) == 3 or isinstance(item[3], Mapping))
     )
 

@@ -38,18 +38,22 @@ def strip_suffix(name: str) -> str:
 def clean(parts: Sequence[str]) -> tuple[str, ...]:
     """The parts of a stored weight name without `:0` and without the text form of a byte string."""
     text = "/".join(parts)
-    literal = _BYTES_LITERAL.fullmatch(text)
-    if literal:
-        text = literal.group(1)
+    if text.startswith("b'"):
+        literal = _BYTES_LITERAL.fullmatch(text)
+        if literal:
+            text = literal.group(1)
+    if text.endswith(":0"):
+        return tuple(text[:-2].split("/"))
     return tuple(_INDEX.sub("", text).split("/"))
 
 
 def variable(parts: Sequence[str]) -> str | None:
     """Today's name of the variable that a cleaned stored name ends in, or None where it is none of Keras's own."""
     last = parts[-1]
-    for name in (last, strip_suffix(last)):
-        if name in VARIABLE_NAMES:
-            return name
+    if last in VARIABLE_NAMES:
+        return last
+    if strip_suffix(last) in VARIABLE_NAMES:
+        return strip_suffix(last)
     if len(parts) == 1:
         for old, new in KERAS1_VARIABLES.items():
             if last.endswith(f"_{old}") or strip_suffix(last).endswith(f"_{old}"):

@@ -25,6 +25,8 @@ _SHOWN_SHAPES = 6  # tensors of one layer on its line
 
 def one_line(text: str) -> str:
     """Text with line breaks, control and bidirectional characters escaped: names come from files."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 

@@ -158,6 +158,20 @@ class Hdf5Group:
             parts.extend(self._items(value, name))
         raise LimitExceededError(f"attribute '{name}' has too many pieces", path=self._file.path)
 
+    def has_texts(self, name: str) -> bool:
+        """Whether there is such a list attribute, whole or cut into pieces; nothing is read."""
+        try:
+            return bool(h5a.exists(self._id, name.encode()) or h5a.exists(self._id, f"{name}0".encode()))
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, f"attribute '{name}' of {self._where()}", error)
+
+    def attribute_names(self) -> list[str]:
+        """The names of all attributes."""
+        try:
+            return [str(name) for name in h5py.AttributeManager(_Holder(self._id))]
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, f"the attributes of {self._where()}", error)
+
     def _items(self, value: Any, name: str) -> tuple[str, ...]:
         if isinstance(value, h5py.Empty):
             return ()
@@ -266,7 +280,7 @@ class Hdf5Group:
         key = part.encode("utf-8", "surrogateescape")
         try:
             kind = group_id.links.get_info(key).type
-        except KeyError:
+        except (KeyError, RuntimeError):
             if not group_id.links.exists(key):
                 return None
             raise

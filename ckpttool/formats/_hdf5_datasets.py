@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +24,7 @@ from ..limits import Limits
 from ..reading import Extent
 
 H5PY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
+_LITTLE = sys.byteorder == "little"  # elsewhere every value goes through HDF5, which turns it
 BAND_BYTES = 2**26  # a row of chunks up to this size is decoded at once: each chunk is then inflated only once
 
 # gzip, shuffle, fletcher32 and lzf come with every h5py; other filters load plug-ins, which is code.
@@ -67,7 +69,7 @@ class Hdf5Dataset:
         """
         try:
             type_id = self._id.get_type()
-            if type_id.equal(h5t.IEEE_F32LE):
+            if _LITTLE and type_id.equal(h5t.IEEE_F32LE):
                 offset = self._id.get_offset()
                 if offset is not None:
                     # An address means contiguous: neither filtered, virtual nor external (H5Dget_offset, HDF5 1.14).
@@ -101,7 +103,8 @@ class Hdf5Dataset:
             unreadable = f"is compressed with {foreign[0]}, which ckpttool does not decode"
         elif dtype not in ITEM_BYTES and dtype != "string":
             unreadable = f"has the type {dtype}, which no Keras tensor has"
-        offset = self._id.get_offset() if native and layout == h5d.CONTIGUOUS and declared else None
+        plain = native and _LITTLE and layout == h5d.CONTIGUOUS and declared
+        offset = self._id.get_offset() if plain else None
         return DatasetInfo(shape, dtype, offset, unreadable)
 
     def _check_limit(self, declared: int) -> None:
@@ -191,7 +194,7 @@ def plain_blocks(file: _File, path: str, info: DatasetInfo, max_bytes: int) -> I
     extent = extent_of(file, path, info)
     if extent is None:
         return
-    dtype = numpy_dtype(info.dtype).newbyteorder("<")
+    dtype = numpy_dtype(info.dtype)
     step = max(1, max_bytes // dtype.itemsize) * dtype.itemsize
     for start in range(0, extent.nbytes, step):
         data = file.pread(extent.offset + start, min(step, extent.nbytes - start))
@@ -268,4 +271,6 @@ def _selections(shape: tuple[int, ...], max_items: int) -> Iterator[tuple[int | 
 def shown(name: str | bytes) -> str:
     """A name as it may be printed: control characters and undecodable bytes escaped."""
     text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
