@@ -64,7 +64,9 @@ class Graph:
         norm = name.replace("conv", "bn") if "conv" in name else f"bn_{name}"
         self.weights[norm] = {f"{norm}/{each}:0": (filters,) for each in ("gamma", "beta")}
         self.frozen[norm] = {f"{norm}/{each}:0": (filters,) for each in ("moving_mean", "moving_variance")}
-        return self.add("BatchNormalization", norm, [name], {"trainable": True, "axis": 3, "scale": True, "center": True})
+        return self.add(
+            "BatchNormalization", norm, [name], {"trainable": True, "axis": 3, "scale": True, "center": True}
+        )
 
     def dense(self, source: str, name: str, inputs: int, units: int) -> str:
         """A Dense layer with bias."""
@@ -74,7 +76,12 @@ class Graph:
     def config(self) -> Json:
         """`{"class_name", "config"}` with one input and one output."""
         first, last = self.layers[0]["name"], self.layers[-1]["name"]
-        inside = {"name": self.name, "layers": self.layers, "input_layers": [[first, 0, 0]], "output_layers": [[last, 0, 0]]}
+        inside = {
+            "name": self.name,
+            "layers": self.layers,
+            "input_layers": [[first, 0, 0]],
+            "output_layers": [[last, 0, 0]],
+        }
         return {"class_name": "Model", "config": inside}
 
     def flat(self) -> Shapes:
