@@ -12,7 +12,6 @@ from dataclasses import replace
 from . import weight_names
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .errors import WeightsMismatchError
-from .flat_assignment import assign_flat, mismatch
 from .flat_order import Leaf, holds_model
 from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import Variable, expected_variables
@@ -100,6 +99,8 @@ def _must_have_weights(layer: LayerConfig) -> bool:
 def _assign_layer(config: LayerConfig, group: Layer | None, marks: bool, path: object) -> Layer:
     tensors = group.tensors if group is not None else ()
     if holds_model(config):
+        from .flat_assignment import assign_flat  # only a nested model needs it: a listing should start at once
+
         found = assign_flat(config, tensors, freezing_marks_layers=marks, path=path)
         return _build(config, (config.name,), found)
     return _leaf(config, (config.name,), _assign_leaf(Leaf((config.name,), config), tensors, path))
@@ -112,6 +113,8 @@ def _assign_leaf(leaf: Leaf, tensors: Sequence[TensorSpec], path: object) -> tup
         return tuple(_named_as_stored(leaf, spec) for spec in tensors)
     fitting = fit(expected, tensors)
     if fitting is None:
+        from .flat_assignment import mismatch
+
         raise mismatch(leaf, expected, tensors, path)
     return tuple(
         replace(spec, path=(*leaf.path, *variable.path), trainable=variable.trainable)

@@ -9,6 +9,7 @@ Source: keras/engine/saving.py (Keras 2.2.4), keras/src/legacy/saving/legacy_h5_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -18,14 +19,15 @@ from ..assignment import assign
 from ..checkpoint import Checkpoint, Layer, Notice, Role, TensorSpec, WrittenBy
 from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsupportedError
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match
+from ..reading import BLOCK_BYTES, Extent, Match, OnProgress
+from ..reading import Reader as SourceReader
 from ._hdf5 import Hdf5Dataset, Hdf5Group, numpy_dtype
 from ._hdf5_datasets import DatasetInfo, extent_of, plain_blocks
-from ._keras_h5_writing import TOP_LEVEL, write
 
 __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-h5"
+TOP_LEVEL = "top_level_model_weights"  # a group of the model's own variables, written since TF 2.10; not in layer_names
 _ATTRIBUTES = frozenset(("model_config", "training_config", "keras_version", "backend", "layer_names"))
 
 
@@ -222,3 +224,10 @@ class Reader:
     def extent(self, spec: TensorSpec) -> Extent | None:
         """Where the tensor's bytes lie in the file, or None where they are chunked, compressed or big-endian."""
         return extent_of(self._file, spec.locator, self._info(spec))
+
+
+def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progress: OnProgress | None = None) -> None:
+    """Write a description as a legacy Keras HDF5 file; see `_keras_h5_writing.write`, loaded only when it is used."""
+    from ._keras_h5_writing import write as write_file
+
+    write_file(reader, checkpoint, path, on_progress=on_progress)
