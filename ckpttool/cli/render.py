@@ -158,7 +158,8 @@ def inspection(found: Inspection, *, verbose: bool = False) -> None:
             out("  " * len(path) + _layer_line(layer))
             if found.statistics:
                 for spec in layer.tensors:
-                    out("  " * (len(path) + 1) + _measured("/".join(spec.path[len(path) :]), spec, found.statistics.get(spec.locator)))
+                    name, measured = "/".join(spec.path[len(path) :]), found.statistics.get(spec.locator)
+                    out("  " * (len(path) + 1) + _measured(name, spec, measured))
     if found.pattern is not None and not rows:
         out(f"  no layer fits '{found.pattern}'")
     for line in _footer(found):
