@@ -204,6 +204,8 @@ class _Parser:
             raise LimitExceededError(f"models nested deeper than {self._limits.max_depth}", path=self._path)
         config = entry["config"]
         listed = config if isinstance(config, list) else config["layers"]
+        if entry["class_name"] == "Sequential":
+            listed = list(_without_merge(listed, self._limits.max_depth))
         functional = isinstance(config, Mapping) and ("input_layers" in config or "output_layers" in config)
         layers = tuple(self._layer(item, depth, functional) for item in listed)
         names = [layer.name for layer in layers]
@@ -310,6 +312,29 @@ def _with_nodes(layer: LayerConfig, nodes: tuple[Node, ...]) -> LayerConfig:
 
 
 _NO_ARGUMENTS: Json = {}
+
+
+def _without_merge(listed: list[Any], depth: int) -> Iterator[Any]:
+    """The layers of a Sequential as Keras 1 stores them: those of the branches of a Merge in front stand in its place.
+
+    Source: keras/models.py, `Sequential.flattened_layers` (Keras 1.2.2): each layer once, the Merge itself not.
+    """
+    first = listed[0] if listed else None
+    config = first.get("config") if isinstance(first, Mapping) and first.get("class_name") == "Merge" else None
+    if not isinstance(config, Mapping) or not isinstance(config.get("layers"), list) or depth < 1:
+        yield from listed
+        return
+    names: set[str] = set()
+    for branch in config["layers"]:
+        inside = branch.get("config") if isinstance(branch, Mapping) else None
+        layers = inside.get("layers") if isinstance(inside, Mapping) else inside
+        for layer in _without_merge(layers, depth - 1) if isinstance(layers, list) else [branch]:
+            own = layer.get("config") if isinstance(layer, Mapping) else None
+            name = own.get("name") if isinstance(own, Mapping) else None
+            if not isinstance(name, str) or name not in names:
+                names.add(str(name))
+                yield layer
+    yield from listed[1:]
 
 
 def _as_list(value: Any) -> list[Any]:
