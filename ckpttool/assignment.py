@@ -37,6 +37,7 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
     """
     if model is None:
         return replace(checkpoint, layers=tuple(_by_names(layer) for layer in checkpoint.layers))
+    model = _named_by_groups(model, checkpoint)
     groups = {layer.name: layer for layer in checkpoint.layers}
     listed = {layer.name for layer in model.layers}
     weighted = [layer for layer in checkpoint.layers if layer.tensors]
@@ -54,6 +55,20 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
     )
     layers.extend(_by_names(layer) for layer in groups.values())
     return replace(checkpoint, layers=tuple(layers)).with_warnings(*notices)
+
+
+def _named_by_groups(model: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
+    """Give Sequentials inside a Sequential, which Keras up to 2.1 stores without a name, those of their groups."""
+    unnamed = [layer for layer in model.layers if layer.is_unnamed]
+    if not unnamed:
+        return model
+    known = {layer.name for layer in model.layers if not layer.is_unnamed}
+    free = [group.name for group in checkpoint.layers if group.name not in known]
+    if len(free) != len(unnamed):
+        return model
+    names = iter(free)
+    layers = [replace(each, name=next(names)) if each.is_unnamed else each for each in model.layers]
+    return replace(model, layers=tuple(layers))
 
 
 def freezing_marks_layers(checkpoint: Checkpoint) -> bool:

@@ -17,6 +17,7 @@ from .reading import OnProgress, Progress
 from .reporting import notices_json
 from .selecting import fits
 from .source import Source, SourceOptions, open_source
+from .theano import theano_notice
 from .transforms import model_config
 from .wrapping import Evidence, command_line
 
@@ -252,8 +253,10 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
                 "/".join(source.wrapper.template),
             )
         )
-    tensors = list(source.template.weights())
-    if not tensors:
+    theano = theano_notice(source.template)
+    if theano is not None:
+        notices.append(theano)
+    if next(source.template.weights(), None) is None:
         notices.append(Notice("no-weights", "the model holds no weights"))
     lambdas = _lambdas(source.template)
     if lambdas:

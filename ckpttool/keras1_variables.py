@@ -1,10 +1,10 @@
 """Which variables the layers of Keras 1 have, by their own arguments: `output_dim`, `nb_filter`, `nb_row` …
 
-A variable that Keras still has gets today's name (`W` is `kernel`); the arrays of single gates keep theirs (`W_i`), since
-one of today's variables is four or three of them.
+A variable that Keras still has gets today's name (`W` is `kernel`); the arrays of single gates keep theirs (`W_i`),
+since one of today's variables is four or three of them.
 
-Source: the `build` methods of Keras 1.2.2 (keras/layers/core.py, convolutional.py, recurrent.py, advanced_activations.py,
-local.py, convolutional_recurrent.py); the order is that of `layer.weights`.
+Source: the `build` methods of Keras 1.2.2 (keras/layers/core.py, convolutional.py, recurrent.py, local.py,
+advanced_activations.py, convolutional_recurrent.py); the order is that of `layer.weights`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ Keras stores a model as JSON: a Sequential lists its layers; a functional model 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeGuard
 
 from .errors import ConfigError, LimitExceededError
@@ -57,6 +58,11 @@ class LayerConfig:
         """The layer's own flag; None where the configuration does not state it (nested models before 2.15)."""
         value = self.config.get("trainable") if isinstance(self.config, Mapping) else None
         return value if isinstance(value, bool) else None
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the configuration does not state the name: a Sequential in a Sequential, up to Keras 2.1."""
+        return isinstance(self.entry.get("config"), list) and not isinstance(self.entry.get("name"), str)
 
     @property
     def calls(self) -> int:
@@ -207,7 +213,7 @@ class _Parser:
         if entry["class_name"] == "Sequential":
             listed = list(_without_merge(listed, self._limits.max_depth))
         functional = isinstance(config, Mapping) and ("input_layers" in config or "output_layers" in config)
-        layers = tuple(self._layer(item, depth, functional) for item in listed)
+        layers = _numbered(tuple([self._layer(item, depth, functional) for item in listed]))
         names = [layer.name for layer in layers]
         if functional and len(set(names)) != len(names):
             raise ConfigError("the model configuration names a layer twice", path=self._path)
@@ -301,6 +307,19 @@ class _Parser:
             return layer
         nodes = [Node((*node.inputs, *self._in_arguments(node, calls)), node.raw, node.kwargs) for node in layer.nodes]
         return _with_nodes(layer, tuple(nodes))
+
+
+def _numbered(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
+    """Unnamed models of one model apart from each other: `sequential`, `sequential_1` …"""
+    if sum(layer.is_unnamed for layer in layers) < 2:
+        return layers
+    numbers = itertools.count()
+    return tuple(
+        replace(layer, name=f"{layer.name}_{number}" if (number := next(numbers)) else layer.name)
+        if layer.is_unnamed
+        else layer
+        for layer in layers
+    )
 
 
 def _with_nodes(layer: LayerConfig, nodes: tuple[Node, ...]) -> LayerConfig:
