@@ -32,6 +32,7 @@ from ..errors import (
 )
 from ..limits import Limits
 from ..reading import Extent
+from ._window import Window
 
 # gzip, shuffle, fletcher32 and lzf come with every h5py; other filters load plug-ins, which is code.
 _PLAIN_FILTERS = {h5z.FILTER_DEFLATE: "gzip", h5z.FILTER_SHUFFLE: "shuffle", h5z.FILTER_FLETCHER32: "fletcher32",
@@ -68,6 +69,7 @@ class Hdf5File:
     ----------
     path : the file
     limits : bounds on objects, depth, names and sizes
+    window : where the HDF5 file lies, when it is a part of `path`; offsets below count from its start
 
     Raises
     ------
@@ -75,12 +77,16 @@ class Hdf5File:
     CorruptCheckpointError : truncated, or not HDF5 behind its magic
     """
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits, window: Window | None = None) -> None:
         self.path = path
         self.limits = limits
+        self._window = window
         self._seen_objects = 0
         try:
-            self._file = h5py.File(path, "r", locking="best-effort")
+            if window is None:
+                self._file = h5py.File(path, "r", locking="best-effort")
+            else:
+                self._file = h5py.File(window, "r")
         except OSError as error:
             raise _open_error(path, error) from error
         except (RuntimeError, ValueError, KeyError) as error:
@@ -128,12 +134,27 @@ class Hdf5File:
         """Read bytes of the file as they are."""
         if self.closed:
             raise ReaderClosedError("the reader is closed", path=self.path)
-        if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        data = os.pread(self._descriptor, nbytes, offset)
+        if self._window is not None:
+            data = os.pread(self._window.descriptor, nbytes, self._window.offset + offset)
+        else:
+            if self._descriptor is None:
+                self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            data = os.pread(self._descriptor, nbytes, offset)
         if len(data) != nbytes:
             raise CorruptCheckpointError(f"ends at byte {offset + len(data):,}; it is truncated", path=self.path)
         return data
+
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the HDF5 file in bytes."""
+        return self._window.nbytes if self._window is not None else os.stat(self.path).st_size
+
+    def outside(self, extent: Extent) -> Extent | None:
+        """An extent counted from the start of the path that users see, or None where its bytes lie in no such path."""
+        if self._window is None:
+            return extent
+        return extent._replace(offset=self._window.offset + extent.offset) if self._window.in_place else None
 
 
 class Hdf5Group:
@@ -171,6 +192,11 @@ class Hdf5Group:
                 return tuple(parts) if number else None
             parts.extend(self._decode(item, name) for item in self._items(value, name))
         raise LimitExceededError(f"attribute '{name}' has too many pieces", path=self._file.path)
+
+    def has_texts(self, name: str) -> bool:
+        """Whether there is such a list attribute, whole or cut into pieces; nothing is read."""
+        with translate(self._file.path, f"attribute '{name}' of {self._where()}"):
+            return bool(h5py.h5a.exists(self._id, name.encode()) or h5py.h5a.exists(self._id, f"{name}0".encode()))
 
     def _items(self, value: Any, name: str) -> list[Any]:
         if isinstance(value, h5py.Empty):
@@ -212,6 +238,12 @@ class Hdf5Group:
 
     def _where(self) -> str:
         return f"group '{_shown(self.path)}'" if self.path else "the file"
+
+    @property
+    def address(self) -> int:
+        """Where the group's header lies: groups made later lie further back, which shows the order of making."""
+        with translate(self._file.path, self._where()):
+            return int(h5o.get_info(self._id).addr)
 
     def names(self) -> list[str]:
         """The names in the group, in HDF5's order, which carries no meaning."""
@@ -342,14 +374,17 @@ class Hdf5Dataset:
         return UnsafeCheckpointError(f"'{_shown(self.path)}' {what}; refused", path=self._file.path)
 
     def extent(self) -> Extent | None:
-        """Where the values lie as they are, or None."""
-        info = self.info()
+        """Where the values lie as they are in the file that users see, or None."""
+        place = self._place(self.info())
+        return None if place is None else self._file.outside(place)
+
+    def _place(self, info: DatasetInfo) -> Extent | None:
         if info.offset is None or info.unreadable:
             return None
         nbytes = ITEM_BYTES[info.dtype]
         for length in info.shape:
             nbytes *= length
-        if info.offset + nbytes > os.stat(self._file.path).st_size:
+        if info.offset + nbytes > self._file.nbytes:
             raise CorruptCheckpointError(f"'{_shown(self.path)}' ends behind the end of the file", path=self._file.path)
         return Extent(self._file.path, info.offset, nbytes)
 
@@ -359,7 +394,7 @@ class Hdf5Dataset:
         if info.unreadable:
             raise UnsupportedError(f"'{_shown(self.path)}' {info.unreadable}", path=self._file.path)
         dtype = numpy_dtype(info.dtype)
-        extent = self.extent()
+        extent = self._place(info)
         if extent is not None:
             step = max(1, max_bytes // dtype.itemsize) * dtype.itemsize
             for start in range(0, extent.nbytes, step):
