@@ -80,6 +80,7 @@ class Layer:
     layers: tuple[Layer, ...] = ()
     trainable: bool | None = None
     calls: int = 1  # how often the model calls it: more than 1 for a shared layer
+    title: str | None = None  # its own name, where a format as stored calls the group something else; None once named
 
     def walk(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Layer]]:
         """Yield (path, layer) of this layer and of all inside it, outer ones first, in model order."""

@@ -22,6 +22,7 @@ class Limits:
     max_layers: int = 100_000  # layers of one model, nested ones counted
     max_nodes: int = 1_000_000  # calls of layers in one configuration
     max_inflation: int = 1_000  # declared over stored bytes of a compressed tensor: deflate itself ends at 1032
+    max_inflated_bytes: int = 2**36  # a compressed archive member on disk, 64 GiB: weights that zip tools packed again
     max_tensor_bytes: int = 2**44  # one tensor, 16 TiB: keeps sizes far from overflow in any library below
 
     def override(self, settings: Iterable[str]) -> Limits:

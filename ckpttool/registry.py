@@ -10,9 +10,13 @@ from types import ModuleType
 
 FORMATS: dict[str, str] = {
     "keras-h5": "ckpttool.formats.keras_h5",
+    "keras-archive": "ckpttool.formats.keras_archive",
+    "keras-weights": "ckpttool.formats.keras_weights",
 }
 
 OUTPUT_SUFFIXES: dict[str, str] = {
+    ".weights.h5": "keras-weights",
+    ".keras": "keras-archive",
     ".h5": "keras-h5",
     ".hdf5": "keras-h5",
 }

@@ -26,7 +26,9 @@ from ..errors import (
     UnsafeCheckpointError,
 )
 from ..limits import Limits
+from ..reading import Extent
 from ._hdf5_datasets import H5PY_ERRORS, DatasetInfo, Hdf5Dataset, numpy_dtype, shown
+from ._window import Window
 
 __all__ = ["DatasetInfo", "Hdf5Dataset", "Hdf5File", "Hdf5Group", "numpy_dtype"]
 
@@ -48,6 +50,7 @@ class Hdf5File:
     ----------
     path : the file
     limits : bounds on objects, depth, names and sizes
+    window : where the HDF5 file lies, when it is a part of `path`; offsets below count from its start
 
     Raises
     ------
@@ -55,17 +58,21 @@ class Hdf5File:
     CorruptCheckpointError : truncated, or not HDF5 behind its magic
     """
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits, window: Window | None = None) -> None:
         self.path = path
         self.limits = limits
+        self._window = window
         self._seen_objects = 0
         try:
-            self._file = h5py.File(path, "r", locking="best-effort")
+            if window is None:
+                self._file = h5py.File(path, "r", locking="best-effort")
+            else:
+                self._file = h5py.File(window, "r")
         except OSError as error:
             raise _open_error(path, error) from error
         except (RuntimeError, ValueError, KeyError) as error:
             raise CorruptCheckpointError("HDF5 that cannot be opened; the file is damaged", path=path) from error
-        self.size_bytes = path.stat().st_size
+        self.size_bytes = path.stat().st_size if window is None else window.nbytes
         self._descriptor: int | None = None
 
     def close(self) -> None:
@@ -113,12 +120,21 @@ class Hdf5File:
         """Read bytes of the file as they are."""
         if self.closed:
             raise ReaderClosedError("the reader is closed", path=self.path)
-        if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        data = os.pread(self._descriptor, nbytes, offset)
+        if self._window is not None:
+            data = os.pread(self._window.descriptor, nbytes, self._window.offset + offset)
+        else:
+            if self._descriptor is None:
+                self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            data = os.pread(self._descriptor, nbytes, offset)
         if len(data) != nbytes:
             raise CorruptCheckpointError(f"ends at byte {offset + len(data):,}; it is truncated", path=self.path)
         return data
+
+    def outside(self, extent: Extent) -> Extent | None:
+        """An extent counted from the start of the path that users see, or None where its bytes lie in no such path."""
+        if self._window is None:
+            return extent
+        return extent._replace(offset=self._window.offset + extent.offset) if self._window.in_place else None
 
 
 class Hdf5Group:
@@ -224,6 +240,14 @@ class Hdf5Group:
 
     def _where(self) -> str:
         return f"group '{shown(self.path)}'" if self.path else "the file"
+
+    @property
+    def address(self) -> int:
+        """Where the group's header lies: groups made later lie further back, which shows the order of making."""
+        try:
+            return int(h5o.get_info(self._id).addr)
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, self._where(), error)
 
     def names(self) -> list[str]:
         """The names in the group, in HDF5's order, which carries no meaning."""

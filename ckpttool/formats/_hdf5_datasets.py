@@ -47,6 +47,8 @@ class _File(Protocol):
 
     def pread(self, offset: int, nbytes: int) -> bytes: ...
 
+    def outside(self, extent: Extent) -> Extent | None: ...
+
 
 class Hdf5Dataset:
     """A dataset, checked by `info` before anything of it is read."""
@@ -133,7 +135,7 @@ class Hdf5Dataset:
         )
 
     def extent(self) -> Extent | None:
-        """Where the values lie as they are, or None."""
+        """Where the values lie as they are in the file that users see, or None."""
         return extent_of(self._file, self.path, self.info())
 
     def blocks(self, max_bytes: int) -> Iterator[np.ndarray]:
@@ -141,7 +143,7 @@ class Hdf5Dataset:
         info = self.info()
         if info.unreadable:
             raise UnsupportedError(f"'{shown(self.path)}' {info.unreadable}", path=self._file.path)
-        if extent_of(self._file, self.path, info) is not None:
+        if _place(self._file, self.path, info) is not None:
             yield from plain_blocks(self._file, self.path, info, max_bytes)
             return
         if 0 in info.shape:
@@ -175,12 +177,18 @@ class Hdf5Dataset:
 
 
 def extent_of(file: _File, path: str, info: DatasetInfo) -> Extent | None:
-    """Where the values of a described dataset lie as they are, or None.
+    """Where the values of a described dataset lie as they are in the file that users see, or None.
 
     Raises
     ------
     CorruptCheckpointError : they end behind the end of the file
     """
+    place = _place(file, path, info)
+    return None if place is None else file.outside(place)
+
+
+def _place(file: _File, path: str, info: DatasetInfo) -> Extent | None:
+    """Offset and size within the HDF5 file."""
     if info.offset is None or info.unreadable:
         return None
     nbytes = ITEM_BYTES[info.dtype] * math.prod(info.shape)
@@ -191,7 +199,7 @@ def extent_of(file: _File, path: str, info: DatasetInfo) -> Extent | None:
 
 def plain_blocks(file: _File, path: str, info: DatasetInfo, max_bytes: int) -> Iterator[np.ndarray]:
     """Blocks of a dataset whose bytes lie plainly; writable copies of the file's bytes are left to the caller."""
-    extent = extent_of(file, path, info)
+    extent = _place(file, path, info)
     if extent is None:
         return
     dtype = numpy_dtype(info.dtype)

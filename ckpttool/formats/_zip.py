@@ -1,0 +1,214 @@
+"""Guarded access to zip archives, shared by every format inside them. Nothing is ever extracted under a member's name.
+
+Python's zipfile reads the central directory; what it takes on trust is checked here: names, flags, the local header
+of each member used, overlaps, and inflated bytes as they come.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsafeCheckpointError
+from ..errors import UnreadableError, UnsupportedError
+from ..limits import Limits
+from ._window import Window
+
+ZIP_MAGIC = b"PK\x03\x04"
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # APPNOTE.TXT 6.3.10, 4.3.7
+_ENCRYPTED = 0x1 | 0x40 | 0x2000  # general purpose bits 0, 6 and 13
+_CHUNK_BYTES = 2**20
+
+
+class Member(NamedTuple):
+    """One member of an archive."""
+
+    name: str
+    offset: int  # of its bytes, from the start of the file
+    stored_bytes: int
+    size_bytes: int  # as declared; what comes is counted
+    deflated: bool
+    crc32: int
+
+
+class ZipArchive:
+    """A zip archive, opened read-only.
+
+    Parameters
+    ----------
+    path : the archive
+    limits : bounds on members and sizes
+
+    Raises
+    ------
+    CorruptCheckpointError : no central directory, or one that contradicts the local headers
+    UnsafeCheckpointError : names that reach outside, duplicate names, overlapping or encrypted members, links
+    LimitExceededError : too many members, or more bytes than the bounds
+    """
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.path = path
+        self._limits = limits
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise UnreadableError(f"cannot be read: {error.strerror}", path=path) from error
+        self._temporary: list[IO[bytes]] = []
+        try:
+            self.members = {member.name: member for member in self._checked()}
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the archive and the temporary files of inflated members."""
+        for file in (self._file, *self._temporary):
+            file.close()
+
+    def _checked(self) -> Iterator[Member]:
+        try:
+            with zipfile.ZipFile(self._file) as archive:
+                entries = archive.infolist()
+        except (zipfile.BadZipFile, OSError, ValueError, struct.error, NotImplementedError, OverflowError) as error:
+            raise CorruptCheckpointError(
+                f"begins like a zip archive, but its directory cannot be read ({error}); the file is truncated or damaged",
+                path=self.path,
+            ) from error
+        if len(entries) > self._limits.max_objects:
+            raise LimitExceededError(f"holds {len(entries):,} members", path=self.path)
+        seen: set[str] = set()
+        end = 0
+        for entry in sorted(entries, key=_header_offset):
+            if entry.filename in seen:
+                raise UnsafeCheckpointError(f"holds two members called '{_shown(entry.filename)}'", path=self.path)
+            seen.add(entry.filename)
+            member = self._member(entry)
+            if entry.header_offset < end:
+                raise UnsafeCheckpointError(f"member '{_shown(entry.filename)}' overlaps another", path=self.path)
+            end = member.offset + member.stored_bytes
+            yield member
+
+    def _member(self, entry: zipfile.ZipInfo) -> Member:
+        name = entry.filename
+        parts = name.removesuffix("/").split("/")
+        if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts) or ":" in parts[0]:
+            raise UnsafeCheckpointError(f"refused member name '{_shown(name)}'", path=self.path)
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            raise UnsafeCheckpointError(f"member '{_shown(name)}' is a link", path=self.path)
+        if entry.flag_bits & _ENCRYPTED:
+            raise UnsupportedError(f"member '{_shown(name)}' is encrypted", path=self.path)
+        header = os.pread(self._file.fileno(), _LOCAL_HEADER.size, entry.header_offset)
+        if len(header) != _LOCAL_HEADER.size:
+            raise CorruptCheckpointError(f"member '{_shown(name)}' lies behind the end of the file", path=self.path)
+        magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+        offset = entry.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+        local = os.pread(self._file.fileno(), name_length, entry.header_offset + _LOCAL_HEADER.size)
+        if magic != ZIP_MAGIC or method != entry.compress_type or local != entry.orig_filename.encode(_coding(entry)):
+            raise CorruptCheckpointError(
+                f"the header of member '{_shown(name)}' says other things than the directory", path=self.path
+            )
+        told = not flags & 0x8 and 0xFFFFFFFF not in (packed, size)
+        if told and (packed, size, crc) != (entry.compress_size, entry.file_size, entry.CRC):
+            raise CorruptCheckpointError(
+                f"the header of member '{_shown(name)}' says other sizes than the directory", path=self.path
+            )
+        if offset + entry.compress_size > os.fstat(self._file.fileno()).st_size:
+            raise CorruptCheckpointError(f"member '{_shown(name)}' ends behind the end of the file", path=self.path)
+        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise UnsupportedError(f"member '{_shown(name)}' is packed by method {method}", path=self.path)
+        deflated = method == zipfile.ZIP_DEFLATED
+        if not deflated and entry.compress_size != entry.file_size:
+            raise CorruptCheckpointError(f"stored member '{_shown(name)}' declares two sizes", path=self.path)
+        return Member(name, offset, entry.compress_size, entry.file_size, deflated, entry.CRC)
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """The bytes of a small member.
+
+        Raises
+        ------
+        LimitExceededError : larger than `max_bytes`
+        CorruptCheckpointError : other bytes than its checksum says
+        """
+        member = self.members[name]
+        if member.size_bytes > max_bytes:
+            raise LimitExceededError(f"member '{_shown(name)}' holds {member.size_bytes:,} bytes", path=self.path)
+        parts: list[bytes] = []
+        for part in self._bytes(member, max_bytes):
+            parts.append(part)
+        return b"".join(parts)
+
+    def window(self, name: str) -> Window:
+        """A member as a file: in place where it is stored, else inflated into an unnamed temporary file.
+
+        Raises
+        ------
+        LimitExceededError : it inflates beyond the bounds
+        CorruptCheckpointError : it cannot be inflated, or its checksum does not fit
+        """
+        member = self.members[name]
+        if self._file.closed:
+            raise ReaderClosedError("the reader is closed", path=self.path)
+        if not member.deflated:
+            return Window(self._file.fileno(), member.offset, member.size_bytes, in_place=True)
+        file: IO[bytes] = tempfile.TemporaryFile(prefix="ckpttool-")  # closed by `close`
+        self._temporary.append(file)
+        for part in self._bytes(member, self._limits.max_inflated_bytes):
+            file.write(part)
+        file.flush()
+        return Window(file.fileno(), 0, member.size_bytes, in_place=False)
+
+    def _bytes(self, member: Member, max_bytes: int) -> Iterator[bytes]:
+        """The member's bytes as they come, counted and checked."""
+        bound = min(max_bytes, member.stored_bytes * self._limits.max_inflation + _CHUNK_BYTES)
+        done, crc = 0, 0
+        for part in self._inflated(member) if member.deflated else self._raw(member):
+            done += len(part)
+            if done > bound:
+                raise LimitExceededError(f"member '{_shown(member.name)}' inflates beyond {bound:,} bytes", path=self.path)
+            crc = zlib.crc32(part, crc)
+            yield part
+        if done != member.size_bytes or crc != member.crc32:
+            raise CorruptCheckpointError(
+                f"member '{_shown(member.name)}' does not have the checksum that the archive gives; the file is damaged",
+                path=self.path,
+            )
+
+    def _raw(self, member: Member) -> Iterator[bytes]:
+        if self._file.closed:
+            raise ReaderClosedError("the reader is closed", path=self.path)
+        for start in range(0, member.stored_bytes, _CHUNK_BYTES):
+            yield os.pread(
+                self._file.fileno(), min(_CHUNK_BYTES, member.stored_bytes - start), member.offset + start
+            )
+
+    def _inflated(self, member: Member) -> Iterator[bytes]:
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            for packed in self._raw(member):
+                while packed:
+                    yield inflater.decompress(packed, _CHUNK_BYTES)
+                    packed = inflater.unconsumed_tail
+            yield inflater.flush(_CHUNK_BYTES)
+        except zlib.error as error:
+            raise CorruptCheckpointError(
+                f"member '{_shown(member.name)}' cannot be inflated ({error}); the file is damaged", path=self.path
+            ) from error
+
+
+def _header_offset(entry: zipfile.ZipInfo) -> int:
+    return entry.header_offset
+
+
+def _coding(entry: zipfile.ZipInfo) -> str:
+    return "utf-8" if entry.flag_bits & 0x800 else "cp437"
+
+
+def _shown(name: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)

@@ -1,0 +1,194 @@
+"""Keras archives: the `.keras` zip of Keras 3 and tf.keras 2.12 to 2.15, and the folder of `save(zipped=False)`.
+
+Members are `metadata.json`, `config.json`, `model.weights.h5` and assets, all stored uncompressed, so the HDF5 inside is
+read in place. Files that zip tools packed again are inflated once, into an unnamed temporary file.
+Source: keras/src/saving/saving_lib.py, `_save_model_to_fileobj` and `_save_model_to_dir` (Keras 3.15).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ..checkpoint import Checkpoint, Notice, TensorSpec, WrittenBy
+from ..errors import ConfigError, CorruptCheckpointError, LimitExceededError, UnreadableError, UnsupportedError
+from ..keras3_assignment import assign
+from ..keras_config import is_model_entry
+from ..probe import Probe
+from ..reading import BLOCK_BYTES, Extent, Match
+from ._hdf5 import Hdf5File
+from ._zip import ZIP_MAGIC, ZipArchive
+from ._keras3_writing import write_archive as write
+from .keras_weights import Reader as WeightsReader
+from .keras_weights import open_window
+
+__all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
+
+FORMAT = "keras-archive"
+SIGNS = "zip or folder with config.json and model.weights.h5"
+CONFIG, METADATA = "config.json", "metadata.json"
+WEIGHTS = ("model.weights.h5", "variables.h5")  # the latter: the experimental archive of TF 2.11
+PICKLED_WEIGHTS = "model.weights.npz"
+MAX_METADATA_BYTES = 2**20  # two short strings; it is read before anything is known about the file
+
+
+def sniff(probe: Probe) -> Match | None:
+    """Recognise the member names."""
+    if probe.is_dir:
+        found = _weights_name(probe.names)
+        return Match(FORMAT, f"folder with {CONFIG} and {found}") if found and CONFIG in probe.names else None
+    if not probe.head.startswith(ZIP_MAGIC):
+        return None
+    archive = ZipArchive(probe.path, probe.limits)
+    try:
+        found = _weights_name(archive.members)
+        return Match(FORMAT, f"zip with {CONFIG} and {found}") if found and CONFIG in archive.members else None
+    finally:
+        archive.close()
+
+
+def _weights_name(names: Any) -> str | None:
+    return next((name for name in (*WEIGHTS, PICKLED_WEIGHTS) if name in names), None)
+
+
+class Reader:
+    """One Keras archive."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._path = probe.path
+        self._archive: ZipArchive | None = None
+        names: Any = probe.names
+        if not probe.is_dir:
+            self._archive = ZipArchive(probe.path, probe.limits)
+            names = self._archive.members
+        try:
+            self._assets = sum(1 for name in self._member_names() if name.startswith("assets/") and name[-1] != "/")
+            self._config = self._text(CONFIG, probe.limits.max_config_bytes)
+            self._metadata = self._mapping(METADATA, MAX_METADATA_BYTES) if METADATA in names else {}
+            self._weights = self._open_weights(_weights_name(names))
+        except BaseException:
+            self.close()
+            raise
+
+    def _member_names(self) -> Iterator[str]:
+        if self._archive is not None:
+            yield from self._archive.members
+        elif (self._path / "assets").is_dir():
+            for path in (self._path / "assets").rglob("*"):
+                if path.is_file():
+                    yield path.relative_to(self._path).as_posix()
+
+    def _open_weights(self, name: str | None) -> WeightsReader:
+        if name == PICKLED_WEIGHTS:
+            raise UnsupportedError(
+                f"its weights are pickled ({PICKLED_WEIGHTS}), which ckpttool never loads; save it again in Keras with "
+                "the default weights format",
+                path=self._path,
+            )
+        if name is None:
+            raise CorruptCheckpointError("the archive holds no weights", path=self._path)
+        if self._archive is None:
+            return open_window(self._probe, Hdf5File(self._path / name, self._probe.limits))
+        window = self._archive.window(name)
+        return open_window(self._probe, Hdf5File(self._path, self._probe.limits, window))
+
+    def _text(self, name: str, max_bytes: int) -> str:
+        if self._archive is not None:
+            data = self._archive.read(name, max_bytes)
+        else:
+            try:
+                with (self._path / name).open("rb") as file:
+                    data = file.read(max_bytes + 1)
+            except OSError as error:
+                raise UnreadableError(f"'{name}' cannot be read: {error.strerror}", path=self._path) from error
+            if len(data) > max_bytes:
+                raise LimitExceededError(f"'{name}' is larger than {max_bytes:,} bytes", path=self._path)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"'{name}' is not UTF-8 text", path=self._path) from error
+
+    def _mapping(self, name: str, max_bytes: int) -> Mapping[str, Any]:
+        return _parsed(self._text(name, max_bytes), name, self._path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the archive."""
+        if hasattr(self, "_weights"):
+            self._weights.close()
+        if self._archive is not None:
+            self._archive.close()
+        self._probe.close()
+
+    def describe(self) -> Checkpoint:
+        """The groups as a tree of layers called after their groups, with the archive's configuration."""
+        stored = self._weights.describe()
+        entry = _parsed(self._config, CONFIG, self._path)
+        nests = is_model_entry(entry)
+        compiled = entry.get("compile_config")
+        version = self._metadata.get("keras_version")
+        return replace(
+            stored,
+            format=FORMAT,
+            container="folder" if self._archive is None else "zip",
+            kind="model",
+            config=self._config if nests else None,
+            written_by=WrittenBy(keras=version if isinstance(version, str) else None),
+            training_config=json.dumps(compiled) if compiled else None,
+            metadata=tuple(self._kept(entry, nests)),
+            warnings=(*stored.warnings, *self._warnings(entry, nests)),
+        )
+
+    def _kept(self, entry: Mapping[str, Any], nests: bool) -> Iterator[tuple[str, str]]:
+        date = self._metadata.get("date_saved")
+        if isinstance(date, str):
+            yield "date_saved", date
+        if not nests:
+            yield "own_class", json.dumps(entry)
+
+    def _warnings(self, entry: Mapping[str, Any], nests: bool) -> Iterator[Notice]:
+        if not nests:
+            name = entry.get("class_name")
+            yield Notice(
+                "own-class", f"the model is of the class '{name}', whose code holds its structure: the file does not"
+            )
+        if self._assets:
+            yield Notice("assets", f"the archive holds {self._assets} asset files (vocabularies and such)")
+
+    def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
+        """The tensor's elements in C order, as 1-D arrays of at most `max_bytes` bytes each."""
+        return self._weights.iter_blocks(spec, max_bytes)
+
+    def read(self, spec: TensorSpec) -> np.ndarray:
+        """The whole tensor, of `spec.shape`."""
+        return self._weights.read(spec)
+
+    def extent(self, spec: TensorSpec) -> Extent | None:
+        """Where the tensor's bytes lie in the archive, or None where they must be decoded or were inflated."""
+        return self._weights.extent(spec)
+
+
+def _parsed(text: str, name: str, path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise LimitExceededError(f"'{name}' is nested too deep", path=path) from None
+    except ValueError as error:
+        raise ConfigError(f"'{name}' is not JSON ({error})", path=path) from error
+    if not isinstance(document, Mapping):
+        raise ConfigError(f"'{name}' holds no object", path=path)
+    return document

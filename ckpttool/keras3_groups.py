@@ -1,0 +1,217 @@
+"""The groups of a Keras 3 weights file that a description becomes: the way back from layers to classes and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .checkpoint import Checkpoint, Layer, Role, TensorSpec
+from .errors import UnsupportedError
+from .flat_order import holds_model
+from .keras3_layout import LAYERS, Part, group_names, is_custom, parts_of, plain_class, shared_key, stored_variables
+from .keras_config import LayerConfig, ModelConfig
+from .transforms import model_config
+
+KERAS3_FORMATS = ("keras-weights", "keras-archive")
+_GONE = frozenset(
+    """CuDNNLSTM CuDNNGRU LocallyConnected1D LocallyConnected2D Convolution1D Convolution2D Convolution3D
+    AtrousConvolution1D AtrousConvolution2D Deconvolution2D SeparableConvolution2D MaxoutDense Highway SReLU
+    ParametricSoftplus TimeDistributedDense""".split()
+)
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """One group to write."""
+
+    path: str  # "layers/dense_1", without "vars"; "" for the model itself
+    title: str | None  # the name that Keras since 3.6 notes there
+    tensors: tuple[TensorSpec, ...] = ()  # variables 0, 1, …
+
+
+def stored_groups(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
+    """The groups in Keras's own order, each once.
+
+    Parameters
+    ----------
+    checkpoint : with a configuration, or from a file of the same layout and whole
+
+    Raises
+    ------
+    UnsupportedError : neither; or a layer that Keras 3 does not have, or whose variables are not known
+    """
+    model = model_config(checkpoint)
+    if model is not None:
+        yield from _Placing(checkpoint).whole(checkpoint, model)
+    elif checkpoint.format in KERAS3_FORMATS and "lifted_from" not in dict(checkpoint.metadata):
+        yield from _as_stored(checkpoint)
+    else:
+        raise UnsupportedError(
+            "holds no model configuration, which decides the groups of Keras 3's layout; give it with --config, or "
+            "write '.h5' or '.safetensors'"
+        )
+    yield from _optimizer(checkpoint)
+
+
+def _as_stored(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
+    """A file of the same layout: its groups as they are, by the tensors' locators."""
+    groups: dict[str, dict[int, TensorSpec]] = {}
+    titles: dict[str, str] = {}
+    for path, layer in checkpoint.walk():
+        for spec in layer.tensors:
+            group, _, number = _place(spec)
+            groups.setdefault(group, {})[number] = spec
+            if spec.path[:-1] == path:
+                titles[group] = layer.name
+    for spec in checkpoint.loose:
+        if spec.role is not Role.OPTIMIZER:
+            group, _, number = _place(spec)
+            groups.setdefault(group, {})[number] = spec
+    for group, found in groups.items():
+        yield StoredGroup(group, titles.get(group), tuple(found[number] for number in sorted(found)))
+
+
+def _place(spec: TensorSpec) -> tuple[str, str, int]:
+    """Group, "vars" and number of a tensor of a Keras 3 file."""
+    inside = spec.locator.rpartition("//")[2]
+    group, separator, number = inside.rpartition("vars/")
+    if not separator or not number.isdecimal() or (group and not group.endswith("/")):
+        raise UnsupportedError(f"{spec.name}: a variable that its layer stores under a name of its own")
+    return group.removesuffix("/"), separator, int(number)
+
+
+def _optimizer(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
+    """The optimizer's state, where it comes from a file of the same layout."""
+    found = checkpoint.optimizer_tensors()
+    if found and checkpoint.format not in KERAS3_FORMATS:
+        raise UnsupportedError(
+            f"the optimizer state of {checkpoint.format} is ordered otherwise than Keras 3's; leave it out, or write "
+            "'.h5'"
+        )
+    groups: dict[str, dict[int, TensorSpec]] = {}
+    for spec in found:
+        group, _, number = _place(spec)
+        groups.setdefault(group, {})[number] = spec
+    for group, numbered in groups.items():
+        yield StoredGroup(group, None, tuple(numbered[number] for number in sorted(numbered)))
+
+
+class _Placing:
+    """One walk of a configuration, with the description's layers beside it."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._layers = dict(checkpoint.walk())
+        self._tensors = {spec.path: spec for spec in checkpoint.weights()}
+        self._keras3 = checkpoint.format in KERAS3_FORMATS
+        self._shared: set[Any] = set()
+
+    def whole(self, checkpoint: Checkpoint, model: ModelConfig) -> Iterator[StoredGroup]:
+        """The model's own group, then its layers."""
+        own = tuple(spec for spec in checkpoint.loose if spec.role is Role.WEIGHT)
+        yield from self._model(model, "", ())
+        yield StoredGroup("", model.name, own)
+
+    def _model(self, model: ModelConfig, group: str, path: Path) -> Iterator[StoredGroup]:
+        base = f"{group}/{LAYERS}" if group else LAYERS
+        for config, name in zip(model.layers, group_names(model), strict=True):
+            yield from self._layer(config, f"{base}/{name}", (*path, config.name))
+
+    def _layer(self, config: LayerConfig, group: str, path: Path) -> Iterator[StoredGroup]:
+        key = shared_key(config)
+        if key is not None and key in self._shared:
+            return
+        self._shared.add(key)
+        layer = self._layers.get(path)
+        own = layer.tensors if layer is not None else ()
+        if config.model is not None:
+            yield StoredGroup(group, config.name, own)
+            yield from self._model(config.model, group, path)
+        elif config.inner is not None and holds_model(config):
+            yield StoredGroup(group, config.name)
+            yield from self._layer(config.inner, f"{group}/layer", (*path, config.inner.name))
+        else:
+            yield from self._leaf(config, layer, group, path)
+
+    def _leaf(self, config: LayerConfig, layer: Layer | None, group: str, path: Path) -> Iterator[StoredGroup]:
+        class_name = plain_class(config.class_name)
+        tensors = tuple(layer.all_tensors()) if layer is not None else ()
+        parts = None if is_custom(config) else parts_of(class_name, config.config)
+        if not tensors:
+            yield StoredGroup(group, config.name)
+            return
+        if class_name in _GONE:
+            raise UnsupportedError(
+                f"layer '{'/'.join(path)}' is a {class_name}, which Keras 3 does not have; 'ckpttool migrate' says what "
+                "can take its place, and '.h5' keeps it"
+            )
+        if parts is None or any(stored_variables(part, ()) is None for part in parts):
+            if not self._keras3:
+                raise UnsupportedError(
+                    f"layer '{'/'.join(path)}' is of the class '{config.class_name}', whose groups in Keras 3's layout are "
+                    "not known; write '.h5' or '.safetensors'"
+                )
+            yield from _own_class(config, tensors, group)
+            return
+        yield from self._parts(config, parts, tensors, group, path)
+
+    def _parts(
+        self, config: LayerConfig, parts: Sequence[Part], tensors: Sequence[TensorSpec], group: str, path: Path
+    ) -> Iterator[StoredGroup]:
+        left = {spec.path for spec in tensors}
+        titled: dict[str, StoredGroup] = {}
+        if all(part.groups for part in parts):
+            titled[group] = StoredGroup(group, config.name)
+        for part in parts:
+            for depth, title in enumerate(part.titles[:-1], 1):
+                inner = "/".join((group, *part.groups[:depth]))
+                if title is not None:
+                    titled.setdefault(inner, StoredGroup(inner, title))
+            found = self._ordered(config, part, tensors, path)
+            left -= {spec.path for spec in found}
+            inner = "/".join((group, *part.groups))
+            title = part.titles[-1] if part.titles else config.name
+            titled[inner] = StoredGroup(inner, title, found)
+        if left:
+            raise UnsupportedError(f"'{'/'.join(min(left))}' has no place in a {config.class_name} of Keras 3")
+        yield from titled.values()
+
+    def _ordered(
+        self, config: LayerConfig, part: Part, tensors: Sequence[TensorSpec], path: Path
+    ) -> tuple[TensorSpec, ...]:
+        """A part's tensors in the order of Keras 3's variables."""
+        prefix = (*path, *part.prefix)
+        own = [spec for spec in tensors if spec.path[:-1] == prefix]
+        variables = stored_variables(part, own)
+        if variables is None:
+            return tuple(own)
+        found: list[TensorSpec] = []
+        for variable in variables:
+            spec = self._tensors.get((*prefix, *variable.path))
+            if spec is None:
+                raise UnsupportedError(
+                    f"layer '{'/'.join(path)}' ({config.class_name}) holds no '{'/'.join((*part.prefix, *variable.path))}' as "
+                    "Keras 3 wants it; for a model of Keras 1 use 'ckpttool migrate'"
+                )
+            found.append(spec)
+        return tuple(found)
+
+
+def _own_class(config: LayerConfig, tensors: Sequence[TensorSpec], group: str) -> Iterator[StoredGroup]:
+    """A class that only its code describes: its groups as the source has them, below the layer's own."""
+    wanted = group.split("/")
+    groups: dict[str, dict[int, TensorSpec]] = {}
+    for spec in tensors:
+        stored, _, number = _place(spec)
+        parts = stored.split("/")
+        start = next((i for i in range(len(parts)) if parts[i : i + len(wanted)] == wanted), None)
+        if start is None:
+            raise UnsupportedError(
+                f"layer '{config.name}' ({config.class_name}): its groups cannot be told from '{stored}'"
+            )
+        groups.setdefault("/".join(parts[start:]), {})[number] = spec
+    groups.setdefault(group, {})
+    for name, numbered in groups.items():
+        title = config.name if name == group else None
+        yield StoredGroup(name, title, tuple(numbered[number] for number in sorted(numbered)))

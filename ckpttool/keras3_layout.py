@@ -1,0 +1,282 @@
+"""Where Keras 3 keeps the variables of a layer: groups by class and counter, parts by attribute, variables by number.
+
+A model's layers are the groups of `layers/`, each called after its class in snake case with a counter (`dense`,
+`dense_1`); what a wrapper layer or an RNN holds inside lies in groups called after attributes (`forward_layer/cell`).
+Source: keras/src/saving/saving_lib.py, `_save_container_state` and `_walk_saveable` (Keras 3.15; files of Keras 3.0.5,
+3.3.3 and 3.8 and of tf.keras 2.13 and 2.15 looked at).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .checkpoint import TensorSpec
+from .keras_config import Json, LayerConfig, ModelConfig
+from .keras_variables import Variable, Variables, expected_variables
+
+LAYERS = "layers"
+LAYERS_OF_2_13 = "_layer_checkpoint_dependencies"  # what tf.keras 2.13 calls the same group
+
+RECURRENT = frozenset("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D".split())
+_ATTENTION = {"MultiHeadAttention": "", "GroupQueryAttention": "_", "GroupedQueryAttention": "_"}
+_QUANTIZED = {
+    "int8": ("{}", "bias", "{}_scale"),
+    "int4": ("{}", "bias", "{}_scale", "{}_zero", "g_idx"),
+    "float8": ("{}", "bias", "inputs_scale", "inputs_amax_history", "{}_scale", "{}_amax_history",
+               "outputs_grad_scale", "outputs_grad_amax_history"),
+    "gptq": ("bias", "quantized_{}", "{}_scale", "{}_zero", "g_idx"),
+    "awq": ("bias", "quantized_{}", "{}_scale", "{}_zero", "awq_scales", "g_idx"),
+}  # fmt: skip
+_OPTIONAL = ("bias", "{}_zero", "g_idx")  # left out where the layer has none
+_QUANTIZABLE = {"Dense": "kernel", "EinsumDense": "kernel", "Embedding": "embeddings",
+                "ReversibleEmbedding": "embeddings"}  # fmt: skip
+
+# By number of variables, for files without a configuration. A count that two sets of names would fit is left out.
+_BY_COUNT: dict[str, dict[int, str]] = {
+    **dict.fromkeys(
+        """Dense EinsumDense Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose""".split(),
+        {1: "kernel", 2: "kernel bias"},
+    ),
+    **dict.fromkeys(
+        ("DepthwiseConv1D", "DepthwiseConv2D"), {1: "depthwise_kernel", 2: "depthwise_kernel bias"}
+    ),
+    **dict.fromkeys(
+        ("SeparableConv1D", "SeparableConv2D"),
+        {2: "depthwise_kernel pointwise_kernel", 3: "depthwise_kernel pointwise_kernel bias"},
+    ),
+    **dict.fromkeys(
+        [*RECURRENT, "SimpleRNNCell", "LSTMCell", "GRUCell"],
+        {2: "kernel recurrent_kernel", 3: "kernel recurrent_kernel bias"},
+    ),
+    "Embedding": {1: "embeddings"},
+    "ReversibleEmbedding": {1: "embeddings", 2: "embeddings reverse_embeddings"},
+    "BatchNormalization": {2: "moving_mean moving_variance", 4: "gamma beta moving_mean moving_variance"},
+    "LayerNormalization": {2: "gamma beta"},
+    "GroupNormalization": {2: "gamma beta"},
+    "RMSNormalization": {1: "scale"},
+    "Normalization": {3: "mean variance count"},
+    "PReLU": {1: "alpha"},
+    "AdditiveAttention": {1: "scale"},
+    "SpectralNormalization": {2: "kernel vector_u"},
+}  # fmt: skip
+_WEIGHTLESS = tuple(
+    """InputLayer Dropout Flatten Activation Concatenate Add Lambda Reshape ReLU Softmax GlobalAveragePooling1D
+    GlobalAveragePooling2D MaxPooling1D MaxPooling2D AveragePooling2D ZeroPadding2D Dot Multiply Rescaling Masking
+    GlobalMaxPooling1D GlobalMaxPooling2D SpatialDropout1D GaussianNoise Subtract Average Maximum UpSampling2D
+    LeakyReLU Permute RepeatVector Cropping2D""".split()
+)
+_COMPOSED = ("Bidirectional", "TimeDistributed", "RNN", "SpectralNormalization", "StackedRNNCells", "Functional",
+             "Sequential")  # fmt: skip
+_FROZEN = frozenset("moving_mean moving_variance mean variance count vector_u".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group of a layer that holds variables."""
+
+    groups: tuple[str, ...]  # under the layer's own group: ("forward_layer", "cell"); () for its own variables
+    prefix: tuple[str, ...]  # of the variables' paths inside the layer: ("forward_lstm",)
+    class_name: str  # whose variables they are
+    config: Json | None  # of that class; None where no configuration tells
+    titles: tuple[str | None, ...] = ()  # what Keras since 3.6 notes as the name of each group in `groups`
+
+
+def snake_case(class_name: str) -> str:
+    """The group name of a class. Source: keras/src/utils/naming.py, `to_snake_case` (Keras 3.15)."""
+    name = re.sub(r"\W+", "", class_name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def plain_class(class_name: str) -> str:
+    """The class without its package: `Custom>Block` is `Block`; Keras 2's `Model` is Keras 3's `Functional`."""
+    name = class_name.rpartition(">")[2]
+    return {"Model": "Functional", "BatchNormalizationV1": "BatchNormalization",
+            "BatchNormalizationV2": "BatchNormalization"}.get(name, name)  # fmt: skip
+
+
+_CLASSES = {snake_case(name): name for name in (*_BY_COUNT, *_WEIGHTLESS, *_COMPOSED, *_ATTENTION)}
+
+
+def class_of_group(group: str) -> str | None:
+    """Keras's own class that a group's name tells, its counter aside; None for any other name."""
+    return _CLASSES.get(group) or _CLASSES.get(re.sub(r"_\d+$", "", group))
+
+
+class Counter:
+    """Names of one container's groups: `dense`, `dense_1` …"""
+
+    def __init__(self) -> None:
+        self._used: dict[str, int] = {}
+
+    def name(self, class_name: str) -> str:
+        """The next group name of a class."""
+        base = snake_case(plain_class(class_name))
+        number = self._used.get(base, -1) + 1
+        self._used[base] = number
+        return f"{base}_{number}" if number else base
+
+
+def group_names(model: ModelConfig) -> list[str]:
+    """The group of each layer of a model, in its order."""
+    counter = Counter()
+    return [counter.name(layer.class_name) for layer in model.layers]
+
+
+def group_names_by_rank(model: ModelConfig, groups: Iterable[str]) -> list[str]:
+    """The same for tf.keras 2.13, whose counter also counts a layer's second entry: the n-th group of its class."""
+    ranked: dict[str, list[tuple[int, str]]] = {}
+    for group in groups:
+        base, _, number = group.rpartition("_")
+        key, rank = (base, int(number)) if base and number.isdecimal() else (group, 0)
+        ranked.setdefault(key, []).append((rank, group))
+    places = {base: iter(sorted(found)) for base, found in ranked.items()}
+    names = []
+    for layer in model.layers:
+        base = snake_case(plain_class(layer.class_name))
+        names.append(next(places.get(base, iter(())), (0, base))[1])
+    return names
+
+
+def is_custom(layer: LayerConfig) -> bool:
+    """A class that is not Keras's own, whatever it is called: `registered_name` has a package."""
+    registered = layer.entry.get("registered_name") if isinstance(layer.entry, Mapping) else None
+    return ">" in layer.class_name or (isinstance(registered, str) and ">" in registered)
+
+
+def parts_of(class_name: str, config: Json | None) -> tuple[Part, ...] | None:
+    """The groups of a layer that is no model; None where only its configuration could tell and there is none."""
+    if class_name in RECURRENT:
+        cell = f"{snake_case(class_name)}_cell"
+        return (Part(("cell",), (), class_name, config, (cell,)),)
+    if class_name in _ATTENTION:
+        return tuple(
+            Part((f"{_ATTENTION[class_name]}{attribute}_dense",), (name,), "EinsumDense",
+                 None if config is None else {"use_bias": config.get("use_bias", True)}, (name,))
+            for attribute, name in
+            (("query", "query"), ("key", "key"), ("value", "value"), ("output", "attention_output"))
+        )  # fmt: skip
+    if class_name in ("Bidirectional", "TimeDistributed", "RNN", "SpectralNormalization"):
+        if config is None:
+            return None
+        try:
+            return tuple({"Bidirectional": _both_ways, "RNN": _cells}.get(class_name, _wrapped)(class_name, config))
+        except (KeyError, TypeError, AttributeError):
+            return None
+    return (Part((), (), class_name, config),)
+
+
+def _inside(attribute: str, entry: Json, name: str) -> Iterator[Part]:
+    """The parts of a layer in an attribute."""
+    for part in parts_of(plain_class(entry["class_name"]), entry["config"]) or ():
+        yield Part(
+            (attribute, *part.groups), (name, *part.prefix), part.class_name, part.config, (name, *part.titles)
+        )
+
+
+def _name_of(entry: Json) -> str:
+    return str(entry["config"].get("name") or snake_case(entry["class_name"]))
+
+
+def _wrapped(class_name: str, config: Json) -> Iterator[Part]:
+    entry = config["layer"]
+    yield from _inside("layer", entry, _name_of(entry))
+    if class_name == "SpectralNormalization":  # its own variables come last, as in `layer.weights`
+        yield Part((), (), class_name, {"layer": _name_of(entry)}, (str(config.get("name")),))
+
+
+def _both_ways(class_name: str, config: Json) -> Iterator[Part]:
+    entry = config["layer"]
+    base = _name_of(entry).removeprefix("forward_")
+    given = config.get("backward_layer")
+    yield from _inside("forward_layer", entry, f"forward_{base}")
+    if isinstance(given, Mapping):
+        yield from _inside("backward_layer", given, f"backward_{_name_of(given).removeprefix('backward_')}")
+    else:
+        yield from _inside("backward_layer", entry, f"backward_{base}")
+
+
+def _cells(class_name: str, config: Json) -> Iterator[Part]:
+    entry = config["cell"]
+    if entry["class_name"] != "StackedRNNCells":
+        yield from _inside("cell", entry, _name_of(entry))
+        return
+    counter = Counter()
+    for number, cell in enumerate(entry["config"]["cells"]):
+        name = cell["config"].get("name", f"cell_{number}")
+        for part in _inside(counter.name(cell["class_name"]), cell, name):
+            titles = ("stacked_rnn_cells", None, *part.titles)
+            yield Part(("cell", "cells", *part.groups), part.prefix, part.class_name, part.config, titles)
+
+
+def quantization_mode(config: Json | None) -> str | None:
+    """`int8`, `int4`, `float8`, `gptq` or `awq` where the layer's dtype policy says so."""
+    policy = config.get("dtype") if isinstance(config, Mapping) else None
+    inner = policy.get("config") if isinstance(policy, Mapping) else None
+    mode = inner.get("mode") if isinstance(inner, Mapping) else None
+    if isinstance(policy, str) and "_from_" in policy:
+        mode = policy
+    return re.split(r"[/_]", mode)[0] if isinstance(mode, str) else None
+
+
+def stored_variables(part: Part, tensors: Sequence[TensorSpec]) -> Variables | None:
+    """What a part's variables are called, in stored order; None where that is not known.
+
+    Parameters
+    ----------
+    part : the layer, cell or inner layer
+    tensors : as stored; their number and dtypes tell apart what no configuration does
+    """
+    mode = quantization_mode(part.config)
+    if mode is None and tensors and tensors[0].dtype in ("int8", "uint8"):
+        mode = "int8" if len(tensors) <= 3 else "int4"
+    if mode is not None and part.class_name in _QUANTIZABLE:
+        return _quantized(mode, _QUANTIZABLE[part.class_name], part, len(tensors))
+    if part.config is not None:
+        return expected_of(part.class_name, part.config)
+    names = _BY_COUNT.get(part.class_name, {}).get(len(tensors))
+    return None if names is None else _named(names.split())
+
+
+def _named(names: Iterable[str]) -> Variables:
+    return tuple(Variable((name,), None, name not in _FROZEN) for name in names)
+
+
+def _quantized(mode: str, main: str, part: Part, count: int) -> Variables | None:
+    """Optional variables are dropped, the likeliest absent ones first, until the stored number is met."""
+    names = list(_QUANTIZED.get(mode, ()))
+    if main == "embeddings" or (part.config is not None and part.config.get("use_bias") is False):
+        names = [name for name in names if name != "bias"]
+    for optional in ("g_idx", "{}_zero", "bias"):
+        if len(names) > count and optional in _OPTIONAL and optional in names:
+            names.remove(optional)
+    if len(names) != count:
+        return None
+    return tuple(Variable((name.format(main),), None, False) for name in names)
+
+
+def expected_of(class_name: str, config: Json) -> Variables | None:
+    """The variables of a class by its configuration, those of Keras 3's own layers too; None for unknown classes."""
+    if class_name == "EinsumDense":
+        has_bias = config.get("use_bias", True) if "equation" not in config else config.get("bias_axes") is not None
+        return _named(["kernel", "bias"] if has_bias else ["kernel"])
+    if class_name == "SpectralNormalization":
+        return (Variable((config["layer"], "kernel"), None), Variable(("vector_u",), None, False))
+    if class_name == "RMSNormalization":
+        return _named(["scale"])
+    if class_name == "Normalization":
+        return _named(["mean", "variance", "count"]) if config.get("mean") is None else ()
+    if class_name == "ReversibleEmbedding":
+        return _named(["embeddings"] if config.get("tie_weights", True) else ["embeddings", "reverse_embeddings"])
+    if class_name == "LayerNormalization" and config.get("rms_scaling"):
+        return _named(["gamma"])
+    return expected_variables(LayerConfig(class_name, class_name, config))
+
+
+def shared_key(layer: LayerConfig) -> Any:
+    """Equal for two entries that are one layer: Keras 3 numbers shared objects."""
+    entry = layer.entry if isinstance(layer.entry, Mapping) else {}
+    return entry.get("shared_object_id")
