@@ -61,7 +61,7 @@ def copy_tensor(reader: Reader, spec: TensorSpec, descriptor: int, offset: int, 
             break
         if digest is not None:
             digest.update(data)
-        _pwrite(descriptor, data, offset + done)
+        write_at(descriptor, data, offset + done)
         done += len(data)
     if done != spec.nbytes:
         raise CorruptCheckpointError(f"{spec.name}: {done:,} bytes of values for shape {spec.shape}")
@@ -119,7 +119,7 @@ def _copy_extent(source: int, extent: Extent, descriptor: int, offset: int) -> N
         data = os.pread(source, min(BLOCK_BYTES, extent.nbytes - done), extent.offset + done)
         if not data:
             raise CorruptCheckpointError("the file became shorter while it was read", path=extent.path)
-        _pwrite(descriptor, data, offset + done)
+        write_at(descriptor, data, offset + done)
         done += len(data)
 
 
@@ -143,7 +143,8 @@ def _copy_by_kernel(source: int, extent: Extent, descriptor: int, offset: int) -
     return done
 
 
-def _pwrite(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all bytes at an offset of an open file."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, offset)

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5t
 
+from ..dtypes import numpy_dtype
 from ..errors import (
     CheckpointError,
     CorruptCheckpointError,
@@ -27,7 +28,7 @@ from ..errors import (
 )
 from ..limits import Limits
 from ..reading import Extent
-from ._hdf5_datasets import H5PY_ERRORS, DatasetInfo, Hdf5Dataset, numpy_dtype, shown
+from ._hdf5_datasets import H5PY_ERRORS, DatasetInfo, Hdf5Dataset, shown
 from ._window import Window
 
 __all__ = ["DatasetInfo", "Hdf5Dataset", "Hdf5File", "Hdf5Group", "numpy_dtype"]

@@ -13,6 +13,7 @@ import numpy as np
 from h5py import h5a, h5d, h5s, h5t, h5z
 
 from ..checkpoint import ITEM_BYTES
+from ..dtypes import numpy_dtype
 from ..errors import (
     CheckpointError,
     CorruptCheckpointError,
@@ -207,18 +208,6 @@ def plain_blocks(file: _File, path: str, info: DatasetInfo, max_bytes: int) -> I
     for start in range(0, extent.nbytes, step):
         data = file.pread(extent.offset + start, min(step, extent.nbytes - start))
         yield np.frombuffer(data, dtype)
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a logical dtype name; bfloat16 and float8 come from ml_dtypes."""
-    if name == "string":
-        return np.dtype(object)
-    if name.startswith(("bfloat16", "float8")):
-        import ml_dtypes
-
-        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return extended
-    return np.dtype(name)
 
 
 def _dtype_name(type_id: h5t.TypeID, dataset: h5d.DatasetID) -> tuple[str, bool]:
