@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import ckpttool
 
-from ..source import SourceOptions
 from . import options as shared
 from . import render
 from .many import each_path
+
+if TYPE_CHECKING:
+    from ..source import SourceOptions
 
 
 @click.command("inspect", cls=shared.JsonCommand, short_help="Say what a checkpoint is and list its layers.")

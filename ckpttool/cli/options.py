@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import click
-
-from ..limits import Limits
-from ..source import SourceOptions
 
 Decorator = Callable[[Any], Any]
 
@@ -41,7 +39,6 @@ def verbosity(command: Any) -> Any:
 
 def source(command: Any) -> Any:
     """The source options; the command receives them as one `SourceOptions` in `options`."""
-    import functools
 
     @functools.wraps(command)
     def wrapped(
@@ -53,6 +50,9 @@ def source(command: Any) -> Any:
         limit: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
+        from ..limits import Limits  # here, so that --help loads nothing of the library
+        from ..source import SourceOptions
+
         if assume_wrapper is not None and no_wrapper:
             raise click.UsageError("--assume-wrapper and --no-wrapper contradict each other")
         chosen = SourceOptions(format_name, config, assume_wrapper, no_wrapper, Limits().override(limit))

@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint import Layer, Notice
-from ..reading import OnProgress, Progress
-from ..reporting import ConversionReport, megabytes
-
 if TYPE_CHECKING:
+    from ..checkpoint import Layer, Notice
     from ..extracting import ExtractedLayer
     from ..inspecting import Inspection
+    from ..reading import OnProgress, Progress
+    from ..reporting import ConversionReport
 
 TREE_ROWS = 500  # a longer listing is written as plain lines as it comes, also on a terminal
 _SHOWN_SHAPES = 6  # tensors of one layer on its line
@@ -118,6 +117,8 @@ def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
 
 
 def _footer(found: Inspection) -> Iterator[str]:
+    from ..reporting import megabytes
+
     totals = found.totals()
     yield (
         f"{totals['layers']} layers, {totals['tensors']} tensors, {totals['parameters']:,} parameters, "
