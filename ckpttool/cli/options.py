@@ -21,8 +21,8 @@ class JsonCommand(click.Command):
 
 
 json_opt: Decorator = click.option(
-    "--json", "json_form", type=click.Choice(["document", "lines"]), metavar="[=lines]",
-    help="Machine-readable result on stdout; =lines gives one object a line.",
+    "--json", "json_form", type=click.Choice(["document", "lines"]), metavar="",
+    help="Machine-readable result on stdout; --json=lines gives one object a line.",
 )  # fmt: skip
 overwrite_opt: Decorator = click.option("--overwrite", is_flag=True, help="Replace existing outputs.")
 report_opt: Decorator = click.option(

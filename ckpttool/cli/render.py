@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from ..errors import OutputError
 
 if TYPE_CHECKING:
     from ..checkpoint import Layer, Notice
@@ -31,16 +35,56 @@ def say(text: str) -> None:
 
 def out(text: str) -> None:
     """One line of the result, on stdout."""
-    sys.stdout.write(one_line(text) + "\n")
+    _write(one_line(text) + "\n")
+
+
+def _write(text: str) -> None:
+    with _to_stdout():
+        sys.stdout.write(text)
+
+
+def flush() -> None:
+    """Write what is still buffered on stdout.
+
+    Raises
+    ------
+    OutputError : it cannot be written: a full disk, an I/O error
+    """
+    with _to_stdout():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _to_stdout() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader went away; the command goes on, since its exit code is still an answer
+        discard_output()
+    except OSError as error:
+        discard_output()
+        raise OutputError(f"cannot be written: {error.strerror}", path="standard output") from error
+
+
+def discard_output() -> None:
+    """Send what is written to stdout from now on nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def replace_closed_streams() -> None:
+    """What goes to a stream that was closed before we started (`>&-`) goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def json_out(documents: Sequence[dict[str, Any]], form: str, *, many: bool = False) -> None:
     """Print results: one object, a list for several, or one object a line."""
     if form == "lines":
         for document in documents:
-            sys.stdout.write(json.dumps(document) + "\n")
+            _write(json.dumps(document) + "\n")
     else:
-        sys.stdout.write(json.dumps(list(documents) if many else documents[0], indent=1) + "\n")
+        _write(json.dumps(list(documents) if many else documents[0], indent=1) + "\n")
 
 
 def notices(found: Iterable[Notice]) -> None:
