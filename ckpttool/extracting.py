@@ -12,7 +12,7 @@ from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .embeddings import embedding_candidates
 from .errors import AmbiguousLayerError, LayerNotFoundError, UnsupportedError, UsageError
 from .output import check_output, output_file, output_folder
-from .reading import OnProgress, Reader
+from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import export_module
 from .reporting import notices_json
 from .selecting import describe_layers, find_layer, flattened
@@ -208,8 +208,9 @@ class _Job:
         if len(spec.shape) != 2:
             raise UnsupportedError(f"{spec.name} has shape {spec.shape}; a dot product needs a matrix (rows, dim)")
         export_module("dot-product").write_module(
-            self.source.reader, spec, output, layer="/".join(self.where), source=self.source.path.name,
-            overwrite=self.overwrite, inputs=[self.source.path],
+            output, self.source.reader.iter_blocks(spec, BLOCK_BYTES), layer="/".join(self.where),
+            source=self.source.path.name, shape=spec.shape, dtype=spec.dtype, overwrite=self.overwrite,
+            inputs=[self.source.path],
         )  # fmt: skip
         return self._casts([spec])
 
