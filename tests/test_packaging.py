@@ -101,7 +101,7 @@ def test_the_version_is_one_number() -> None:
     assert _setup()["metadata"]["version"] == "attr: ckpttool.__version__"
 
 
-@pytest.mark.needs("setuptools")
+@pytest.mark.needs("setuptools", "ruff")  # all of "dev": an older venv has an older setuptools
 def test_a_wheel_holds_the_package_its_licence_and_nothing_else(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
