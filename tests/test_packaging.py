@@ -171,3 +171,53 @@ def test_no_path_of_a_machine_is_in_what_is_installed_with() -> None:
 
 def test_what_make_calls_can_be_started() -> None:
     assert all(os.access(ROOT / ".ci" / name, os.X_OK) for name in ("run", "find-python"))
+
+
+FAKE_MAKE = """
+echo "called: $*"
+echo "skips: 2 corpus, 0 gpu, 1 old-python"
+echo "SKIPPED [2] tests/test_a.py:3: corpus: no folder of published checkpoints"
+echo "===== 5 passed, 3 skipped in 1.00s ====="
+exit ${FAKE_CODE:-0}
+"""
+
+
+@pytest.fixture
+def fake_machine(tmp_path: Path) -> Path:
+    """A folder to search programs in: a Python without venv until apt-get was called, and a make that only prints."""
+    fits = f'[ -e "{tmp_path}/installed" ] || case "$2" in *ensurepip*) exit 1;; esac'
+    _shim(tmp_path, "python3", f'{fits}; exec "{sys.executable}" "$@"')
+    _shim(tmp_path, "apt-get", f'echo "apt-get $*"; touch "{tmp_path}/installed"')
+    _shim(tmp_path, "make", FAKE_MAKE)
+    for name in ("bash", "sh", "env", "dirname", "mktemp", "tee", "rm", "grep", "touch"):
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    return tmp_path
+
+
+def _ci(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / ".ci" / "run"], env={"PATH": str(folder), **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_ci_calls_both_goals_and_closes_with_the_summaries(fake_machine: Path, code: int) -> None:
+    (fake_machine / "installed").touch()
+    done = _ci(fake_machine, FAKE_CODE=str(code))
+    assert done.returncode == code
+    assert done.stdout.startswith("called: test test-all\n")
+    assert [line.partition(" ")[0] for line in done.stdout.partition("\nsummary (exit code ")[2].splitlines()[1:]] == [
+        "skips:",
+        "SKIPPED",
+        "=====",
+    ]
+
+
+def test_ci_installs_what_is_missing_or_says_it(fake_machine: Path) -> None:
+    done = _ci(fake_machine)
+    if os.geteuid() == 0:
+        assert done.returncode == 0, done.stderr
+        assert "apt-get install -y -qq --no-install-recommends python3 python3-venv\n" in done.stdout
+    else:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "run: missing on this machine; as root: apt-get install python3 python3-venv\n"
