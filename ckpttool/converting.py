@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .errors import EmptyResultError, UsageError
-from .output import check_output, output_file
+from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
@@ -69,6 +69,7 @@ def unwrap(
     target = Path(output) if output is not None else default_output(path)
     format_name = output_format(target, to)
     outputs = [target, *([Path(report)] if report is not None else [])]
+    check_distinct(outputs)
     with open_source(path, options) as source:
         require_proof(source.wrapper, os.fspath(path), "unwrap", os.fspath(target))
         for each in outputs:
