@@ -86,10 +86,10 @@ def _forbidden() -> list[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A skip for another reason fails the run; that everything was skipped or deselected is no failure."""
+    """A skip for another reason fails the run; that no test has the markers asked for is no failure."""
     if hasattr(session.config, "workerinput"):
         return  # of pytest-xdist: its controller sees the reports too
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.testscollected == 0 and _not_run:
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and (session.config.option.markexpr or _not_run):
         session.exitstatus = pytest.ExitCode.OK
     if _forbidden() and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
