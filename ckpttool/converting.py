@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .errors import EmptyResultError, UsageError
-from .output import check_output, output_file
+from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
@@ -132,9 +132,11 @@ def _run(request: _Request) -> ConversionReport:
         # A legacy file goes with its configuration, which says in which order the axes of a kernel are.
         options = replace(options, keep_layout=format_name == "keras-h5")
     report = None if request.report is None else Path(request.report)
+    outputs = [target] if report is None else [target, report]
+    check_distinct(outputs)
     with open_source(path, options) as source:
         require_proof(source.wrapper, os.fspath(path), request.command, os.fspath(target))
-        for each in [target] if report is None else [target, report]:
+        for each in outputs:
             check_output(each, overwrite=request.overwrite, inputs=[source.path, *_extra_inputs(options)])
         if request.command == "convert":
             plan = plan_convert(source, target, format_name, weights_only=request.weights_only)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .embeddings import embedding_candidates
 from .errors import AmbiguousLayerError, LayerNotFoundError, UnsupportedError, UsageError
-from .output import check_output, output_file, output_folder
-from .reading import OnProgress, Reader
+from .output import check_distinct, check_output, output_file, output_folder
+from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import export_module, format_module
 from .reporting import notices_json
 from .selecting import describe_layers, find_layer, flattened
@@ -149,14 +149,17 @@ def extract(
         if tensor is not None:
             specs = (named_tensor(specs, where, tensor),)
         outputs = [Path(each) for each in (output, dot_product) if each is not None]
-        for each in outputs:
+        beside = [] if dot_product is None else [Path(dot_product).with_suffix(".npy")]
+        check_distinct([*outputs, *beside])
+        for each in (*outputs, *beside):
             check_output(each, overwrite=overwrite, inputs=[source.path])
         job = _Job(source, where, found, specs, transpose, overwrite, on_progress)
+        matrix = None if dot_product is None else job.matrix(Path(dot_product))
         notes: list[str] = []
         if output is not None:
             notes += job.write(Path(output), single=tensor is not None, text=os.fspath(output))
-        if dot_product is not None:
-            notes += job.write_dot_product(Path(dot_product))
+        if dot_product is not None and matrix is not None:
+            notes += job.write_dot_product(Path(dot_product), matrix)
         warnings = (*source.template.warnings, *_uncertain(source))
         measured = _statistics(source.reader, specs) if with_statistics else {}
         return ExtractedLayer(
@@ -221,16 +224,27 @@ class _Job:
         changed = [spec for spec in specs if spec.dtype.startswith(("bfloat", "float8"))]
         return [f"{spec.name}: {spec.dtype} is written as float32, exactly" for spec in changed]
 
-    def write_dot_product(self, output: Path) -> list[str]:
-        """Write the dot-product module and its weights."""
+    def matrix(self, output: Path) -> TensorSpec:
+        """The tensor for a dot-product module of that name.
+
+        Raises
+        ------
+        UsageError : the name is no module's
+        UnsupportedError : the tensor is no matrix
+        """
         if output.suffix.lower() != ".py":
             raise UsageError("the dot product is written as a '.py' module; give such a name", path=output)
         spec = main_tensor(self.specs, self.where)
         if len(spec.shape) != 2:
             raise UnsupportedError(f"{spec.name} has shape {spec.shape}; a dot product needs a matrix (rows, dim)")
+        return spec
+
+    def write_dot_product(self, output: Path, spec: TensorSpec) -> list[str]:
+        """Write the dot-product module and its weights."""
         export_module("dot-product").write_module(
-            self.source.reader, spec, output, layer="/".join(self.where), source=self.source.path.name,
-            overwrite=self.overwrite, inputs=[self.source.path],
+            output, self.source.reader.iter_blocks(spec, BLOCK_BYTES), layer="/".join(self.where),
+            source=self.source.path.name, shape=spec.shape, dtype=spec.dtype, overwrite=self.overwrite,
+            inputs=[self.source.path],
         )  # fmt: skip
         return self._casts([spec])
 
