@@ -12,7 +12,6 @@ from dataclasses import replace
 from . import weight_names
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .errors import WeightsMismatchError
-from .flat_assignment import assign_flat, mismatch
 from .flat_order import Leaf, holds_model
 from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import Variable, expected_variables
@@ -38,6 +37,7 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
     """
     if model is None:
         return replace(checkpoint, layers=tuple(_by_names(layer) for layer in checkpoint.layers))
+    model = _named_by_groups(model, checkpoint)
     groups = {layer.name: layer for layer in checkpoint.layers}
     listed = {layer.name for layer in model.layers}
     weighted = [layer for layer in checkpoint.layers if layer.tensors]
@@ -55,6 +55,20 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
     )
     layers.extend(_by_names(layer) for layer in groups.values())
     return replace(checkpoint, layers=tuple(layers)).with_warnings(*notices)
+
+
+def _named_by_groups(model: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
+    """Give Sequentials inside a Sequential, which Keras up to 2.1 stores without a name, those of their groups."""
+    unnamed = [layer for layer in model.layers if layer.is_unnamed]
+    if not unnamed:
+        return model
+    known = {layer.name for layer in model.layers if not layer.is_unnamed}
+    free = [group.name for group in checkpoint.layers if group.name not in known]
+    if len(free) != len(unnamed):
+        return model
+    names = iter(free)
+    layers = [replace(each, name=next(names)) if each.is_unnamed else each for each in model.layers]
+    return replace(model, layers=tuple(layers))
 
 
 def freezing_marks_layers(checkpoint: Checkpoint) -> bool:
@@ -100,6 +114,8 @@ def _must_have_weights(layer: LayerConfig) -> bool:
 def _assign_layer(config: LayerConfig, group: Layer | None, marks: bool, path: object) -> Layer:
     tensors = group.tensors if group is not None else ()
     if holds_model(config):
+        from .flat_assignment import assign_flat  # only a nested model needs it: a listing should start at once
+
         found = assign_flat(config, tensors, freezing_marks_layers=marks, path=path)
         return _build(config, (config.name,), found)
     return _leaf(config, (config.name,), _assign_leaf(Leaf((config.name,), config), tensors, path))
@@ -112,6 +128,8 @@ def _assign_leaf(leaf: Leaf, tensors: Sequence[TensorSpec], path: object) -> tup
         return tuple(_named_as_stored(leaf, spec) for spec in tensors)
     fitting = fit(expected, tensors)
     if fitting is None:
+        from .flat_assignment import mismatch
+
         raise mismatch(leaf, expected, tensors, path)
     return tuple(
         replace(spec, path=(*leaf.path, *variable.path), trainable=variable.trainable)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from .checkpoint import TensorSpec
 from .errors import CorruptCheckpointError
-from .reading import BLOCK_BYTES, Extent, Reader
+from .reading import BLOCK_BYTES, Extent, OnProgress, Progress, Reader
 
 if TYPE_CHECKING:
     import numpy as np
 
 KERNEL_CHUNK_BYTES = 2**25  # bytes asked of the kernel at once: progress stays visible, memory is not used
+SMALL_BYTES = 2**16  # up to here a read and a write cost less than asking the kernel to copy
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
 
 
@@ -44,7 +47,11 @@ def copy_tensor(reader: Reader, spec: TensorSpec, descriptor: int, offset: int, 
     """
     extent = reader.extent(spec) if digest is None else None
     if extent is not None and extent.nbytes == spec.nbytes:
-        _copy_extent(extent, descriptor, offset)
+        source = _open(extent.path)
+        try:
+            _copy_extent(source, extent, descriptor, offset)
+        finally:
+            os.close(source)
         return spec.nbytes
     done = 0
     for block in reader.iter_blocks(spec, BLOCK_BYTES):
@@ -54,11 +61,40 @@ def copy_tensor(reader: Reader, spec: TensorSpec, descriptor: int, offset: int, 
             break
         if digest is not None:
             digest.update(data)
-        _pwrite(descriptor, data, offset + done)
+        write_at(descriptor, data, offset + done)
         done += len(data)
     if done != spec.nbytes:
         raise CorruptCheckpointError(f"{spec.name}: {done:,} bytes of values for shape {spec.shape}")
     return done
+
+
+def copy_tensors(
+    reader: Reader, places: Sequence[tuple[TensorSpec, int]], descriptor: int, on_progress: OnProgress | None = None
+) -> None:
+    """Write many tensors at their offsets of one open file; each source file is opened once.
+
+    Raises
+    ------
+    CorruptCheckpointError, OSError : as `copy_tensor`
+    """
+    total = sum(spec.nbytes for spec, _ in places)
+    done = 0
+    sources: dict[Path, int] = {}
+    try:
+        for spec, offset in places:
+            extent = reader.extent(spec)
+            if extent is not None and extent.nbytes == spec.nbytes:
+                if extent.path not in sources:
+                    sources[extent.path] = _open(extent.path)
+                _copy_extent(sources[extent.path], extent, descriptor, offset)
+                done += spec.nbytes
+            else:
+                done += copy_tensor(reader, spec, descriptor, offset)
+            if on_progress is not None:
+                on_progress(Progress(done, total, spec.name))
+    finally:
+        for source in sources.values():
+            os.close(source)
 
 
 def little_endian_bytes(block: np.ndarray) -> memoryview:
@@ -73,18 +109,18 @@ def little_endian_bytes(block: np.ndarray) -> memoryview:
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 
 
-def _copy_extent(extent: Extent, descriptor: int, offset: int) -> None:
-    source = os.open(extent.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        done = _copy_by_kernel(source, extent, descriptor, offset)
-        while done < extent.nbytes:
-            data = os.pread(source, min(BLOCK_BYTES, extent.nbytes - done), extent.offset + done)
-            if not data:
-                raise CorruptCheckpointError("the file became shorter while it was read", path=extent.path)
-            _pwrite(descriptor, data, offset + done)
-            done += len(data)
-    finally:
-        os.close(source)
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+
+def _copy_extent(source: int, extent: Extent, descriptor: int, offset: int) -> None:
+    done = _copy_by_kernel(source, extent, descriptor, offset) if extent.nbytes > SMALL_BYTES else 0
+    while done < extent.nbytes:
+        data = os.pread(source, min(BLOCK_BYTES, extent.nbytes - done), extent.offset + done)
+        if not data:
+            raise CorruptCheckpointError("the file became shorter while it was read", path=extent.path)
+        write_at(descriptor, data, offset + done)
+        done += len(data)
 
 
 def _copy_by_kernel(source: int, extent: Extent, descriptor: int, offset: int) -> int:
@@ -107,7 +143,8 @@ def _copy_by_kernel(source: int, extent: Extent, descriptor: int, offset: int) -
     return done
 
 
-def _pwrite(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all bytes at an offset of an open file."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, offset)

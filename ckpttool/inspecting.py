@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .changed_defaults import changed_defaults
-from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
+from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec
 from .embeddings import embedding_candidates
+from .errors import UnsupportedError
+from .reading import OnProgress, Progress
 from .reporting import notices_json
 from .selecting import fits
 from .source import Source, SourceOptions, open_source
+from .theano import theano_notice
 from .transforms import model_config
 from .wrapping import Evidence, command_line
+
+if TYPE_CHECKING:
+    from .statistics import Statistics
+
+LAYERS_AT_ONCE = 100  # in one piece of JSON text: few writes, and no text of the whole in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +40,29 @@ class Inspection:
     next_command: str | None
     unwrap_command: str | None
     pattern: str | None = None
+    statistics: Mapping[str, Statistics | None] = field(default_factory=dict)  # by locator, where they were asked for
+    with_optimizer: bool = False  # list the optimizer's tensors too
 
     def layers(self) -> Iterator[tuple[tuple[str, ...], Layer]]:
         """The template's layers, flat, in model order; only those that fit the pattern, where one was given."""
         for path, layer in self.template.walk():
             if self.pattern is None or fits(path, self.pattern):
                 yield path, layer
+        for name, tensors in self._loose_weights().items():
+            if self.pattern is None or fits((name,), self.pattern):
+                yield (name,), Layer(name, tensors=tuple(tensors))
+
+    def _loose_weights(self) -> dict[str, list[TensorSpec]]:
+        """The model's own variables, of no layer, by the group that holds them."""
+        groups: dict[str, list[TensorSpec]] = {}
+        for spec in self.template.loose:
+            if spec.role is Role.WEIGHT:
+                groups.setdefault(spec.path[0], []).append(spec)
+        return groups
+
+    def optimizer_tensors(self) -> tuple[TensorSpec, ...]:
+        """The optimizer's tensors, where they were asked for."""
+        return self.whole.optimizer_tensors() if self.with_optimizer else ()
 
     def tensors(self) -> list[TensorSpec]:
         """The template's weights, a shared tensor once."""
@@ -62,6 +88,31 @@ class Inspection:
 
     def to_json(self) -> dict[str, Any]:
         """The object of `inspect --json`."""
+        document = self._head()
+        document["layers"] = [layer_json(path, layer, self.statistics) for path, layer in self.layers()]
+        return {**document, **self._tail()}
+
+    def json_chunks(self, *, one_line: bool) -> Iterator[str]:
+        """The same as text, piece by piece; on one line, or with one line a key and one a layer."""
+        separator, indent = (", ", "") if one_line else (",\n ", "\n  ")
+        between = ", " if one_line else ",\n  "
+        head = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self._head().items()]
+        yield f"{'{' if one_line else '{' + chr(10) + ' '}{separator.join(head)}{separator}" + '"layers": ['
+        pending: list[str] = []
+        first = True
+        for path, layer in self.layers():
+            pending.append(json.dumps(layer_json(path, layer, self.statistics)))
+            if len(pending) == LAYERS_AT_ONCE:
+                yield (indent if first else between) + between.join(pending)
+                pending, first = [], False
+        if pending:
+            yield (indent if first else between) + between.join(pending)
+        tail = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self._tail().items()]
+        yield (
+            f"{'' if one_line else chr(10) + ' '}]{separator}{separator.join(tail)}{'' if one_line else chr(10)}" + "}"
+        )
+
+    def _head(self) -> dict[str, Any]:
         return {
             "schema": 1,
             "path": self.path,
@@ -75,8 +126,14 @@ class Inspection:
             },
             "compiled": self.whole.training_config is not None,
             "wrapper": None if self.wrapper is None else self.wrapper.to_json(),
-            "layers": [layer_json(path, layer) for path, layer in self.layers()],
-            "optimizer": self.optimizer(),
+        }
+
+    def _tail(self) -> dict[str, Any]:
+        optimizer = self.optimizer()
+        if optimizer is not None and self.with_optimizer:
+            optimizer["state"] = [slot_json(spec, self.statistics) for spec in self.optimizer_tensors()]
+        return {
+            "optimizer": optimizer,
             "embeddings": list(self.embeddings),
             "totals": self.totals(),
             "warnings": notices_json(self.warnings),
@@ -84,7 +141,7 @@ class Inspection:
         }
 
 
-def layer_json(path: tuple[str, ...], layer: Layer) -> dict[str, Any]:
+def layer_json(path: tuple[str, ...], layer: Layer, statistics: Mapping[str, Statistics | None]) -> dict[str, Any]:
     """One entry of `layers`."""
     return {
         "path": "/".join(path),
@@ -92,30 +149,52 @@ def layer_json(path: tuple[str, ...], layer: Layer) -> dict[str, Any]:
         "class_name": layer.class_name,
         "trainable": layer.trainable,
         "calls": layer.calls,
-        "tensors": [
-            {
-                "path": spec.name,
-                "shape": list(spec.shape),
-                "dtype": spec.dtype,
-                "parameters": spec.size,
-                "bytes": spec.nbytes,
-                "stored_as": spec.locator,
-            }
-            for spec in layer.tensors
-        ],
+        "tensors": [tensor_json(spec, statistics) for spec in layer.tensors],
     }
 
 
+def tensor_json(spec: TensorSpec, statistics: Mapping[str, Statistics | None]) -> dict[str, Any]:
+    """One entry of `tensors`; with `stats` where they were asked for."""
+    size = spec.size
+    document = {
+        "path": spec.name,
+        "shape": list(spec.shape),
+        "dtype": spec.dtype,
+        "parameters": size,
+        "bytes": size * ITEM_BYTES.get(spec.dtype, 0),
+        "stored_as": spec.locator,
+    }
+    if statistics:
+        found = statistics.get(spec.locator)
+        document["stats"] = None if found is None else found.to_json()
+    return document
+
+
+def slot_json(spec: TensorSpec, statistics: Mapping[str, Statistics | None]) -> dict[str, Any]:
+    """One entry of `optimizer.state`."""
+    owner = None if spec.slot_of is None else "/".join(spec.slot_of)
+    return {**tensor_json(spec, statistics), "slot": spec.slot, "slot_of": owner}
+
+
 def inspect(
-    path: str | os.PathLike[str], *, layer: str | None = None, options: SourceOptions = SourceOptions()
+    path: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    stats: bool = False,
+    optimizer: bool = False,
+    options: SourceOptions = SourceOptions(),
+    on_progress: OnProgress | None = None,
 ) -> Inspection:
     """Describe a checkpoint: format, writer, wrapper, the template's layers, embeddings, optimizer, warnings.
 
     Parameters
     ----------
-    path : a file or folder; no value of it is read
+    path : a file or folder; no value of it is read unless `stats` asks for it
     layer : show only layers that fit this name, path or glob
+    stats : compute statistics of each shown tensor
+    optimizer : list the optimizer's tensors too
     options : how to read the source
+    on_progress : called after each tensor whose statistics were computed
 
     Returns
     -------
@@ -137,8 +216,30 @@ def inspect(
             next_command=None,
             unwrap_command=None,
             pattern=layer,
+            with_optimizer=optimizer,
         )
+        if stats:
+            inspection = replace(inspection, statistics=_statistics(source, inspection, on_progress))
         return _with_commands(inspection, source, options)
+
+
+def _statistics(source: Source, inspection: Inspection, on_progress: OnProgress | None) -> dict[str, Statistics | None]:
+    """Of every shown tensor, by locator; None for one that cannot be read or has no numbers."""
+    from .statistics import statistics
+
+    shown = {spec.locator: spec for _, layer in inspection.layers() for spec in layer.tensors}
+    shown |= {spec.locator: spec for spec in inspection.optimizer_tensors()}
+    total, done = sum(spec.nbytes for spec in shown.values()), 0
+    found: dict[str, Statistics | None] = {}
+    for locator, spec in shown.items():
+        try:
+            found[locator] = statistics(source.reader, spec)
+        except UnsupportedError:
+            found[locator] = None
+        done += spec.nbytes
+        if on_progress is not None:
+            on_progress(Progress(done, total, spec.name))
+    return found
 
 
 def _warnings(source: Source) -> tuple[Notice, ...]:
@@ -152,8 +253,10 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
                 "/".join(source.wrapper.template),
             )
         )
-    tensors = list(source.template.weights())
-    if not tensors:
+    theano = theano_notice(source.template)
+    if theano is not None:
+        notices.append(theano)
+    if next(source.template.weights(), None) is None:
         notices.append(Notice("no-weights", "the model holds no weights"))
     lambdas = _lambdas(source.template)
     if lambdas:

@@ -6,9 +6,10 @@ Keras stores a model as JSON: a Sequential lists its layers; a functional model 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeGuard
 
 from .errors import ConfigError, LimitExceededError
@@ -17,6 +18,8 @@ from .limits import Limits
 Json = Mapping[str, Any]
 
 _MODEL_CLASSES = frozenset({"Model", "Functional", "Sequential", "Graph"})
+MAX_ACCEPTED = 4  # the whole and its template, of two files: each is asked for by several modules
+_accepted: dict[str, ModelConfig] = {}
 _WRAPPER_CLASSES = frozenset({"TimeDistributed", "Bidirectional"})
 
 
@@ -55,6 +58,11 @@ class LayerConfig:
         """The layer's own flag; None where the configuration does not state it (nested models before 2.15)."""
         value = self.config.get("trainable") if isinstance(self.config, Mapping) else None
         return value if isinstance(value, bool) else None
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the configuration does not state the name: a Sequential in a Sequential, up to Keras 2.1."""
+        return isinstance(self.entry.get("config"), list) and not isinstance(self.entry.get("name"), str)
 
     @property
     def calls(self) -> int:
@@ -125,6 +133,25 @@ def parse_config(text: str, limits: Limits = Limits(), *, path: object = None) -
     ConfigError : not JSON, or not a model's configuration
     LimitExceededError : larger or deeper than the limits
     """
+    model = _parsed(text, limits, path)
+    _accepted[text] = model
+    while len(_accepted) > MAX_ACCEPTED:
+        del _accepted[next(iter(_accepted))]
+    return model
+
+
+def accepted_config(text: str) -> ModelConfig:
+    """A configuration that `parse_config` has accepted before, under whatever limits; parsed again only when forgotten.
+
+    Raises
+    ------
+    ConfigError, LimitExceededError : as `parse_config`
+    """
+    known = _accepted.get(text)
+    return parse_config(text) if known is None else known
+
+
+def _parsed(text: str, limits: Limits, path: object) -> ModelConfig:
     if len(text) > limits.max_config_bytes:
         raise LimitExceededError(f"a model configuration of {len(text):,} characters", path=path)
     try:
@@ -210,8 +237,10 @@ class _Parser:
             raise LimitExceededError(f"models nested deeper than {self._limits.max_depth}", path=self._path)
         config = entry["config"]
         listed = config if isinstance(config, list) else config["layers"]
+        if entry["class_name"] == "Sequential":
+            listed = list(_without_merge(listed, self._limits.max_depth))
         functional = isinstance(config, Mapping) and ("input_layers" in config or "output_layers" in config)
-        layers = tuple(self._layer(item, depth, functional) for item in listed)
+        layers = _numbered(tuple([self._layer(item, depth, functional) for item in listed]))
         names = [layer.name for layer in layers]
         if functional and len(set(names)) != len(names):
             raise ConfigError("the model configuration names a layer twice", path=self._path)
@@ -259,11 +288,10 @@ class _Parser:
         self._nodes += 1
         if self._nodes > self._limits.max_nodes:
             raise LimitExceededError(f"more than {self._limits.max_nodes:,} calls of layers", path=self._path)
-        kwargs: Json = {}
         if isinstance(raw, Mapping) and isinstance(raw.get("kwargs"), Mapping):
-            kwargs = raw["kwargs"]
+            kwargs: Json = raw["kwargs"]
         else:
-            kwargs = next((item for item in _leaf_kwargs(raw)), {})
+            kwargs = next(_leaf_kwargs(raw), _NO_ARGUMENTS)
         return Node(tuple(_references(raw)), raw, kwargs)
 
     @staticmethod
@@ -282,13 +310,7 @@ class _Parser:
         """
         nested = {layer.name for layer in layers if layer.model is not None}
         calls = {layer.name: len(layer.nodes) for layer in layers}
-        layers = tuple(
-            _with_nodes(
-                layer,
-                tuple(Node((*n.inputs, *self._in_arguments(n, calls)), n.raw, n.kwargs) for n in layer.nodes),
-            )
-            for layer in layers
-        )
+        layers = tuple([self._with_arguments(layer, calls) for layer in layers])
         everywhere = [ref for layer in layers for node in layer.nodes for ref in node.inputs] + [*inputs, *outputs]
         from_zero = {ref.layer for ref in everywhere if ref.call == 0}
         shifted = {name for name in nested if name not in from_zero}
@@ -299,17 +321,66 @@ class _Parser:
                 raise ConfigError(f"the model configuration refers to a missing call of '{ref.layer}'", path=self._path)
             return moved
 
-        fixed = tuple(
-            _with_nodes(layer, tuple(Node(tuple(map(fix, node.inputs)), node.raw, node.kwargs) for node in layer.nodes))
-            for layer in layers
-        )
-        return fixed, tuple(map(fix, inputs)), tuple(map(fix, outputs))
+        def fixed(node: Node) -> Node:
+            moved = tuple([fix(ref) for ref in node.inputs])
+            return node if moved == node.inputs else Node(moved, node.raw, node.kwargs)
+
+        layers = tuple([_with_nodes(layer, tuple([fixed(node) for node in layer.nodes])) for layer in layers])
+        return layers, tuple(map(fix, inputs)), tuple(map(fix, outputs))
+
+    def _with_arguments(self, layer: LayerConfig, calls: Mapping[str, int]) -> LayerConfig:
+        """The layer with tensors that were given by keyword among the inputs of its nodes."""
+        if not any(node.kwargs for node in layer.nodes):
+            return layer
+        nodes = [Node((*node.inputs, *self._in_arguments(node, calls)), node.raw, node.kwargs) for node in layer.nodes]
+        return _with_nodes(layer, tuple(nodes))
+
+
+def _numbered(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
+    """Unnamed models of one model apart from each other: `sequential`, `sequential_1` …"""
+    if sum(layer.is_unnamed for layer in layers) < 2:
+        return layers
+    numbers = itertools.count()
+    return tuple(
+        replace(layer, name=f"{layer.name}_{number}" if (number := next(numbers)) else layer.name)
+        if layer.is_unnamed
+        else layer
+        for layer in layers
+    )
 
 
 def _with_nodes(layer: LayerConfig, nodes: tuple[Node, ...]) -> LayerConfig:
+    if nodes == layer.nodes:
+        return layer
     return LayerConfig(
         layer.name, layer.class_name, layer.config, nodes, layer.model, layer.inner, layer.module, layer.entry
     )
+
+
+_NO_ARGUMENTS: Json = {}
+
+
+def _without_merge(listed: list[Any], depth: int) -> Iterator[Any]:
+    """The layers of a Sequential as Keras 1 stores them: those of the branches of a Merge in front stand in its place.
+
+    Source: keras/models.py, `Sequential.flattened_layers` (Keras 1.2.2): each layer once, the Merge itself not.
+    """
+    first = listed[0] if listed else None
+    config = first.get("config") if isinstance(first, Mapping) and first.get("class_name") == "Merge" else None
+    if not isinstance(config, Mapping) or not isinstance(config.get("layers"), list) or depth < 1:
+        yield from listed
+        return
+    names: set[str] = set()
+    for branch in config["layers"]:
+        inside = branch.get("config") if isinstance(branch, Mapping) else None
+        layers = inside.get("layers") if isinstance(inside, Mapping) else inside
+        for layer in _without_merge(layers, depth - 1) if isinstance(layers, list) else [branch]:
+            own = layer.get("config") if isinstance(layer, Mapping) else None
+            name = own.get("name") if isinstance(own, Mapping) else None
+            if not isinstance(name, str) or name not in names:
+                names.add(str(name))
+                yield layer
+    yield from listed[1:]
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -318,10 +389,11 @@ def _as_list(value: Any) -> list[Any]:
 
 def _is_reference(item: Any) -> TypeGuard[list[Any]]:
     return (
-        isinstance(item, list)
+        type(item) is list
         and len(item) in (3, 4)
-        and isinstance(item[0], str)
-        and all(isinstance(number, int) and not isinstance(number, bool) for number in item[1:3])
+        and type(item[0]) is str
+        and type(item[1]) is int
+        and type(item[2]) is int
         and (len(item) == 3 or isinstance(item[3], Mapping))
     )
 

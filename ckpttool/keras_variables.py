@@ -67,11 +67,16 @@ def expected_variables(layer: LayerConfig) -> Variables | None:
 def _expected(class_name: str, config: Json) -> Variables | None:
     if class_name in _WEIGHTLESS:
         return ()
-    rule = _RULES.get(class_name)
-    if rule is None or not isinstance(config, Mapping):
+    if not isinstance(config, Mapping):
         return None
+    rule = _RULES.get(class_name)
     try:
-        return rule(config)
+        if rule is None or "output_dim" in config or "nb_filter" in config:
+            from .keras1_variables import is_keras1, keras1_variables
+
+            if is_keras1(class_name, config):
+                return keras1_variables(class_name, config)
+        return None if rule is None else rule(config)
     except (KeyError, TypeError, ValueError):
         return None  # an own class that has a Keras class's name, with other arguments
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -92,7 +91,7 @@ def output_folder(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.ckpttool-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".{path.name}.ckpttool-{os.getpid()}-{os.urandom(4).hex()}.tmp")
 
 
 def _put_in_place(temporary: Path, path: Path, overwrite: bool) -> None:

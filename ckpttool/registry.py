@@ -12,6 +12,8 @@ FORMATS: dict[str, str] = {
     "keras-h5": "ckpttool.formats.keras_h5",
     "keras-archive": "ckpttool.formats.keras_archive",
     "keras-weights": "ckpttool.formats.keras_weights",
+    "safetensors": "ckpttool.formats.safetensors",
+    "npz": "ckpttool.formats.npz",
 }
 
 OUTPUT_SUFFIXES: dict[str, str] = {
@@ -19,6 +21,8 @@ OUTPUT_SUFFIXES: dict[str, str] = {
     ".keras": "keras-archive",
     ".h5": "keras-h5",
     ".hdf5": "keras-h5",
+    ".safetensors": "safetensors",
+    ".npz": "npz",
 }
 
 WRAPPERS: dict[str, str] = {
@@ -27,6 +31,7 @@ WRAPPERS: dict[str, str] = {
 
 EXPORTS: dict[str, str] = {
     "npy": "ckpttool.exports.npy",
+    "csv": "ckpttool.exports.csv",
     "dot-product": "ckpttool.exports.dot_product_module",
 }
 

@@ -25,6 +25,8 @@ class SourceOptions:
     assume_wrapper: str | None = None  # the layer that is the template
     no_wrapper: bool = False  # take the file as it is
     limits: Limits = Limits()
+    theano: bool = False  # turn convolution kernels that Theano trained
+    keep_layout: bool = False  # with theano: leave the axes in the order that the configuration asks for
 
     def words(self) -> tuple[str, ...]:
         """These options as words of a command line, for a command that is offered to the user."""
@@ -36,7 +38,7 @@ class SourceOptions:
         ):
             if value is not None:
                 given += [option, os.fspath(value)]
-        return (*given, *(["--no-wrapper"] if self.no_wrapper else []))
+        return (*given, *(["--no-wrapper"] if self.no_wrapper else []), *(["--theano"] if self.theano else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,12 @@ def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterato
     with open_checkpoint(path, format_name=options.format_name, config=options.config, limits=options.limits) as reader:
         try:
             whole = reader.describe()
+            if options.theano:
+                from .theano import turns
+                from .views import TurnedKernels
+
+                reader = TurnedKernels(reader, whole, turns(whole, keep_layout=options.keep_layout, path=path))
+                whole = reader.describe()
             template, wrapper = look_inside(whole, assume=options.assume_wrapper, never=options.no_wrapper)
             yield Source(Path(path), reader, whole, template, wrapper)
         except CheckpointError as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .checkpoint import Checkpoint, Layer, Role, TensorSpec
 from .errors import LayerNotFoundError
-from .keras_config import LayerConfig, ModelConfig, parse_config
+from .keras_config import LayerConfig, ModelConfig, accepted_config
 
 
 def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
@@ -50,7 +50,7 @@ def _config_of(checkpoint: Checkpoint, path: tuple[str, ...]) -> str | None:
     """The nested model's own configuration, as JSON with the name that the outer entry may hold alone."""
     if checkpoint.config is None:
         return None
-    model = parse_config(checkpoint.config)
+    model = accepted_config(checkpoint.config)
     if checkpoint.config_of:
         return checkpoint.config if checkpoint.config_of == path else None
     nested = nested_model(model, path)
@@ -90,7 +90,7 @@ def model_config(checkpoint: Checkpoint) -> ModelConfig | None:
     """The parsed configuration of the whole, or None."""
     if checkpoint.config is None or checkpoint.config_of:
         return None
-    return parse_config(checkpoint.config)
+    return accepted_config(checkpoint.config)
 
 
 def _map_layer(layer: Layer, change: Callable[[TensorSpec], TensorSpec]) -> Layer:

@@ -23,11 +23,20 @@ KERAS1_VARIABLES = {
     "running_std": "moving_variance",
     "alphas": "alpha",
 }
-
-VARIABLE_NAMES = frozenset(
-    """kernel bias recurrent_kernel gamma beta moving_mean moving_variance embeddings depthwise_kernel pointwise_kernel
-    alpha scale concat_score_weight""".split()
+_GATES = frozenset(f"{part}_{gate}" for part in "WUb" for gate in "icfozrh")  # arrays of one gate keep their names
+_KERAS1 = re.compile(
+    r"(.+)_(W|U|b|gamma|beta|running_mean|running_std|alphas|betas|[ta]_left|[ta]_right|depthwise_kernel"
+    r"|pointwise_kernel|[WUb]_[icfozrh]|[Wb]_carry)(?:_\d+)?"
 )
+_EMBEDDING = re.compile(r"embedding(_\d+)?")  # the name that Keras 1 gives an Embedding by itself
+
+VARIABLE_NAMES = _GATES | frozenset(
+    """kernel bias recurrent_kernel gamma beta moving_mean moving_variance embeddings depthwise_kernel pointwise_kernel
+    alpha scale concat_score_weight W_carry b_carry t_left a_left t_right a_right betas""".split()
+)
+
+
+_ALSO_KERNELS = ("depthwise_kernel", "embeddings")
 
 
 def strip_suffix(name: str) -> str:
@@ -38,31 +47,48 @@ def strip_suffix(name: str) -> str:
 def clean(parts: Sequence[str]) -> tuple[str, ...]:
     """The parts of a stored weight name without `:0` and without the text form of a byte string."""
     text = "/".join(parts)
-    literal = _BYTES_LITERAL.fullmatch(text)
-    if literal:
-        text = literal.group(1)
-    return tuple(_INDEX.sub("", text).split("/"))
+    if text.startswith("b'"):
+        literal = _BYTES_LITERAL.fullmatch(text)
+        if literal:
+            text = literal.group(1)
+    text = text[:-2] if text.endswith(":0") else _INDEX.sub("", text)
+    split = tuple(text.split("/"))
+    return split if len(split) > 1 else of_keras1(split)
+
+
+def of_keras1(parts: Sequence[str]) -> tuple[str, ...]:
+    """Names as Keras 1 joins them, in today's form: `("dense_1_W",)` is `("dense_1", "kernel")`; others as they are.
+
+    Keras 1 puts a TensorFlow scope in front where there was one: `global/shared/dense_1_W`.
+    """
+    found = _KERAS1.fullmatch(parts[-1])
+    if found is None or parts[-1] in VARIABLE_NAMES:
+        return tuple(parts)
+    layer, name = found.group(1), found.group(2)
+    today = KERAS1_VARIABLES.get(name, name)
+    if name == "W" and _EMBEDDING.fullmatch(layer):
+        today = "embeddings"
+    return (*parts[:-1], layer, today)
 
 
 def variable(parts: Sequence[str]) -> str | None:
     """Today's name of the variable that a cleaned stored name ends in, or None where it is none of Keras's own."""
     last = parts[-1]
-    for name in (last, strip_suffix(last)):
-        if name in VARIABLE_NAMES:
-            return name
-    if len(parts) == 1:
-        for old, new in KERAS1_VARIABLES.items():
-            if last.endswith(f"_{old}") or strip_suffix(last).endswith(f"_{old}"):
-                return new
-    return None
+    if last in VARIABLE_NAMES:
+        return last
+    if strip_suffix(last) in VARIABLE_NAMES:
+        return strip_suffix(last)
+    split = of_keras1(parts)
+    return split[-1] if len(split) > len(parts) else None
 
 
 def agrees(stored: str | None, expected: str) -> bool:
     """Whether a stored variable name can be the expected variable; one that says nothing can be any.
 
-    Keras 3 calls the kernel of a DepthwiseConv2D `kernel` (keras/src/layers/convolutional/base_depthwise_conv.py).
+    Keras 3 calls the kernel of a DepthwiseConv2D `kernel` (keras/src/layers/convolutional/base_depthwise_conv.py);
+    Keras 1 calls the table of an Embedding `W`, as it does every kernel (keras/layers/embeddings.py).
     """
-    return stored is None or stored == expected or (stored, expected) == ("kernel", "depthwise_kernel")
+    return stored is None or stored == expected or (stored == "kernel" and expected in _ALSO_KERNELS)
 
 
 def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int | None:
@@ -84,6 +110,9 @@ def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int
         window = tuple(scopes[start : start + width])
         if window == tuple(layer) or (loosely and _alike(window, layer)):
             return start
+    split = of_keras1(parts)
+    if len(split) > len(parts):
+        return matches(split, layer, loosely=loosely)
     if len(parts) == 1 and len(layer) == 1:
         last = parts[0]
         if last.startswith(f"{layer[0]}_") or (loosely and last.lower().startswith(f"{layer[0].lower()}_")):
@@ -106,6 +135,9 @@ def without_cells(parts: Sequence[str]) -> tuple[str, ...]:
 def inside(parts: Sequence[str], layer: Sequence[str]) -> tuple[str, ...]:
     """What follows the layer's own scope in a cleaned stored name: `("kernel",)`, `("forward_lstm", "kernel")`."""
     parts = without_cells(parts)
+    split = of_keras1(parts)
+    if len(split) > len(parts) and matches(split, layer, loosely=True) is not None:
+        parts = split
     for loosely in (False, True):
         start = matches(parts, layer, loosely=loosely)
         if start is None:

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -49,40 +49,50 @@ class CommandGroup(click.Group):
 def _suggest(word: str) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(word, sorted(COMMANDS), 1, 0.5)
+    close = get_close_matches(word, [*sorted(COMMANDS), "--help", "--version"], 1, 0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; commands are {', '.join(sorted(COMMANDS))}"
 
 
 @click.command(
     cls=CommandGroup,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done or yes, 1 no, 2 wrong use, 3 the file or the output, 70 a bug, 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="ckpttool")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> int:
     """Take the single-device model out of old Keras and TensorFlow checkpoints.
+
+    A file in place of a command is inspected: ckpttool model.h5
 
     Example: ckpttool unwrap parallel.h5 -o base.h5
     """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    click.echo(ctx.get_help(), err=True)
+    return EXIT_USAGE
 
 
 def run(args: list[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing but a bug's traceback goes past it."""
-    from .render import one_line
+    from .render import discard_output, flush, one_line, replace_closed_streams
 
-    code = 0
+    replace_closed_streams()
     try:
-        result: Any = cli.main(args, prog_name="ckpttool", standalone_mode=False)
-        code = result if isinstance(result, int) else 0
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return _quiet(code)
+        result = cli.main(args, prog_name="ckpttool", standalone_mode=False)
+        flush()
+        return result if isinstance(result, int) else 0
+    except SystemExit:  # click's answer to a closed stdout while it prints a help text
+        discard_output()
+        return 0
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        print(f"ckpttool: {one_line(error.format_message())}", file=sys.stderr)
+        print(f"ckpttool: {one_line(_usage(error))}", file=sys.stderr)
         return EXIT_USAGE
     except CheckpointError as error:
         print(f"ckpttool: {one_line(str(error))}", file=sys.stderr)
@@ -90,13 +100,16 @@ def run(args: list[str] | None = None) -> int:
     except Exception:  # a bug of ours, not of a file: its traceback is what we need to mend it
         traceback.print_exc()
         return EXIT_BUG
-    return code
 
 
-def _quiet(code: int) -> int:
-    """The reader of our output went away: stop writing, and let Python's shutdown find nothing to flush."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return code
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with the command line, and where to read how it goes."""
+    message = error.format_message().removesuffix(".")
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return message
+    if isinstance(error, click.NoSuchOption) and isinstance(error.ctx.command, CommandGroup):
+        return f"'{error.option_name}' stands before a command; options follow it: ckpttool inspect FILE --json"
+    return f"{message}; see '{error.ctx.command_path} --help'"
 
 
 def main() -> NoReturn:

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from ..errors import CheckpointError
 from . import render
 
 
-def each_path(paths: Sequence[str], show: Callable[[str], dict[str, Any]], json_form: str | None) -> int:
-    """Call `show` for each path; a path that failed becomes an error line, or an error object in JSON."""
+class JsonSource(Protocol):
+    """A result that gives its JSON as text, piece by piece."""
+
+    def json_chunks(self, *, one_line: bool) -> Iterable[str]: ...
+
+
+def each_path(
+    paths: Sequence[str], show: Callable[[str], JsonSource | dict[str, Any] | None], json_form: str | None
+) -> int:
+    """Call `show` for each path; a path that failed becomes an error line, or an error object in JSON.
+
+    What `show` returns is the JSON of that path, as a dict or in pieces; without JSON it is not looked at.
+    """
     highest = 0
-    documents = []
+    as_list = json_form == "document" and len(paths) > 1
     for number, path in enumerate(paths):
         if number and json_form is None:
             render.out("")
+        document: JsonSource | dict[str, Any] | None
         try:
             document = show(path)
         except CheckpointError as error:
             highest = max(highest, error.code)
             document = error_json(path, error)
             render.say(f"ckpttool: {error if error.path is not None else f'{path}: {error}'}")
-        if json_form == "lines":
-            render.json_out([document], json_form)
-        documents.append(document)
-    if json_form == "document":
-        render.json_out(documents, json_form, many=len(paths) > 1)
+        if json_form is not None and document is not None:
+            if as_list:
+                render.text_out(",\n" if number else "[\n")
+            render.json_document(document, one_line=json_form == "lines", end="" if as_list else "\n")
+    if as_list:
+        render.text_out("\n]\n")
     return highest
 
 

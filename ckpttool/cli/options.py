@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import click
-
-from ..limits import Limits
-from ..source import SourceOptions
 
 Decorator = Callable[[Any], Any]
 
@@ -23,8 +21,8 @@ class JsonCommand(click.Command):
 
 
 json_opt: Decorator = click.option(
-    "--json", "json_form", type=click.Choice(["document", "lines"]), metavar="[=lines]",
-    help="Machine-readable result on stdout; =lines gives one object a line.",
+    "--json", "json_form", type=click.Choice(["document", "lines"]), metavar="",
+    help="Machine-readable result on stdout; --json=lines gives one object a line.",
 )  # fmt: skip
 overwrite_opt: Decorator = click.option("--overwrite", is_flag=True, help="Replace existing outputs.")
 report_opt: Decorator = click.option(
@@ -41,7 +39,6 @@ def verbosity(command: Any) -> Any:
 
 def source(command: Any) -> Any:
     """The source options; the command receives them as one `SourceOptions` in `options`."""
-    import functools
 
     @functools.wraps(command)
     def wrapped(
@@ -53,6 +50,9 @@ def source(command: Any) -> Any:
         limit: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
+        from ..limits import Limits  # here, so that --help loads nothing of the library
+        from ..source import SourceOptions
+
         if assume_wrapper is not None and no_wrapper:
             raise click.UsageError("--assume-wrapper and --no-wrapper contradict each other")
         chosen = SourceOptions(format_name, config, assume_wrapper, no_wrapper, Limits().override(limit))

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint import Layer, Notice
-from ..reading import OnProgress, Progress
-from ..reporting import ConversionReport, megabytes
+from ..errors import OutputError
 
 if TYPE_CHECKING:
+    from ..checkpoint import Layer, Notice, TensorSpec
     from ..extracting import ExtractedLayer
     from ..inspecting import Inspection
+    from ..reading import OnProgress, Progress
+    from ..reporting import ConversionReport
+    from ..statistics import Statistics
+    from .many import JsonSource
 
 TREE_ROWS = 500  # a longer listing is written as plain lines as it comes, also on a terminal
+STATISTICS_COLUMNS = ("min", "max", "mean", "std", "zeros", "nan", "inf")  # behind the four of a flat listing
 _SHOWN_SHAPES = 6  # tensors of one layer on its line
 
 
 def one_line(text: str) -> str:
     """Text with line breaks, control and bidirectional characters escaped: names come from files."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
@@ -32,16 +41,71 @@ def say(text: str) -> None:
 
 def out(text: str) -> None:
     """One line of the result, on stdout."""
-    sys.stdout.write(one_line(text) + "\n")
+    _write(one_line(text) + "\n")
+
+
+def _write(text: str) -> None:
+    with _to_stdout():
+        sys.stdout.write(text)
+
+
+def flush() -> None:
+    """Write what is still buffered on stdout.
+
+    Raises
+    ------
+    OutputError : it cannot be written: a full disk, an I/O error
+    """
+    with _to_stdout():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _to_stdout() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader went away; the command goes on, since its exit code is still an answer
+        discard_output()
+    except OSError as error:
+        discard_output()
+        raise OutputError(f"cannot be written: {error.strerror}", path="standard output") from error
+
+
+def discard_output() -> None:
+    """Send what is written to stdout from now on nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def replace_closed_streams() -> None:
+    """What goes to a stream that was closed before we started (`>&-`) goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def json_out(documents: Sequence[dict[str, Any]], form: str, *, many: bool = False) -> None:
     """Print results: one object, a list for several, or one object a line."""
     if form == "lines":
         for document in documents:
-            sys.stdout.write(json.dumps(document) + "\n")
+            _write(json.dumps(document) + "\n")
     else:
-        sys.stdout.write(json.dumps(list(documents) if many else documents[0], indent=1) + "\n")
+        _write(json.dumps(list(documents) if many else documents[0], indent=1) + "\n")
+
+
+def json_document(document: JsonSource | dict[str, Any], *, one_line: bool, end: str) -> None:
+    """Print one JSON object; one that comes in pieces is written as it comes."""
+    if isinstance(document, dict):
+        _write(json.dumps(document, indent=None if one_line else 1) + end)
+        return
+    for piece in document.json_chunks(one_line=one_line):
+        _write(piece)
+    _write(end)
+
+
+def text_out(text: str) -> None:
+    """Text of our own making, as it is, on stdout."""
+    _write(text)
 
 
 def notices(found: Iterable[Notice]) -> None:
@@ -86,16 +150,36 @@ def inspection(found: Inspection, *, verbose: bool = False) -> None:
     """A checkpoint as a person wants to read it."""
     for line in _heading(found, verbose):
         out(line)
-    rows = [(path, layer) for path, layer in found.layers()]
-    if sys.stdout.isatty() and len(rows) <= TREE_ROWS:
+    rows = list(itertools.islice(found.layers(), TREE_ROWS + 1))
+    if sys.stdout.isatty() and len(rows) <= TREE_ROWS and not found.statistics:
         _tree(rows)
     else:
-        for path, layer in rows:
+        for path, layer in found.layers():
             out("  " * len(path) + _layer_line(layer))
+            if found.statistics:
+                for spec in layer.tensors:
+                    name, measured = "/".join(spec.path[len(path) :]), found.statistics.get(spec.locator)
+                    out("  " * (len(path) + 1) + _measured(name, spec, measured))
     if found.pattern is not None and not rows:
         out(f"  no layer fits '{found.pattern}'")
     for line in _footer(found):
         out(line)
+
+
+def flat(found: Inspection, *, label: bool, quiet: bool) -> None:
+    """One line a tensor, tab-separated: path, shape, dtype, where it is stored; with statistics those too."""
+    if label:
+        out(next(_heading(found, False)))
+    if not quiet:
+        notices(found.warnings)
+    listed = itertools.chain.from_iterable(layer.tensors for _, layer in found.layers())
+    for spec in itertools.chain(listed, found.optimizer_tensors()):
+        fields = [spec.name, _shape(spec.shape), spec.dtype, spec.locator]
+        if found.statistics:
+            measured = found.statistics.get(spec.locator)
+            values = measured.to_json().values() if measured is not None else [None] * len(STATISTICS_COLUMNS)
+            fields += ["" if value is None else f"{value:.6g}" for value in values]
+        _write("\t".join(map(one_line, fields)) + "\n")
 
 
 def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
@@ -118,6 +202,8 @@ def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
 
 
 def _footer(found: Inspection) -> Iterator[str]:
+    from ..reporting import megabytes
+
     totals = found.totals()
     yield (
         f"{totals['layers']} layers, {totals['tensors']} tensors, {totals['parameters']:,} parameters, "
@@ -126,6 +212,8 @@ def _footer(found: Inspection) -> Iterator[str]:
     optimizer = found.optimizer()
     if optimizer is not None:
         yield f"optimizer: {optimizer['class_name'] or 'unnamed'}, {optimizer['tensors']} tensors"
+    for spec in found.optimizer_tensors():
+        yield "  " + _measured("/".join(spec.path[1:] or spec.path), spec, found.statistics.get(spec.locator))
     if found.embeddings:
         yield f"embeddings: {', '.join(found.embeddings)}"
     for notice in found.warnings:
@@ -187,11 +275,15 @@ def extracted(layer: ExtractedLayer, *, quiet: bool) -> None:
         return
     out(f"{layer.name}" + (f"  {layer.class_name}" if layer.class_name else ""))
     for spec in layer.tensors:
-        found = layer.statistics.get(spec.name)
-        line = f"  {'/'.join(spec.path[len(layer.path) :])}  {_shape(spec.shape)}  {spec.dtype}"
-        if found is not None and found.minimum is not None:
-            line += f"  min {found.minimum:.6g}  max {found.maximum:.6g}  mean {found.mean:.6g}  std {found.std:.6g}"
-            line += f"  zeros {found.zeros}"
-        if found is not None and (found.nan or found.inf):
-            line += f"  NaN {found.nan}  Inf {found.inf}"
-        out(line)
+        out("  " + _measured("/".join(spec.path[len(layer.path) :]), spec, layer.statistics.get(spec.name)))
+
+
+def _measured(name: str, spec: TensorSpec, found: Statistics | None) -> str:
+    """A tensor with its statistics, where there are any."""
+    line = f"{name}  {_shape(spec.shape)}  {spec.dtype}"
+    if found is not None and found.minimum is not None:
+        line += f"  min {found.minimum:.6g}  max {found.maximum:.6g}  mean {found.mean:.6g}  std {found.std:.6g}"
+        line += f"  zeros {found.zeros}"
+    if found is not None and (found.nan or found.inf):
+        line += f"  NaN {found.nan}  Inf {found.inf}"
+    return line

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import ckpttool
 
-from ..source import SourceOptions
 from . import options as shared
 from . import render
+
+if TYPE_CHECKING:
+    from ..source import SourceOptions
 
 
 @click.command("unwrap", cls=shared.JsonCommand, short_help="Write the single-GPU model out of a multi-GPU file.")

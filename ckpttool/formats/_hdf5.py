@@ -10,17 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import h5py
 import numpy as np
-from h5py import h5d, h5g, h5l, h5o, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5t
 
-from ..checkpoint import ITEM_BYTES
+from ..dtypes import numpy_dtype
 from ..errors import (
     CheckpointError,
     CorruptCheckpointError,
@@ -28,38 +25,23 @@ from ..errors import (
     ReaderClosedError,
     UnreadableError,
     UnsafeCheckpointError,
-    UnsupportedError,
 )
 from ..limits import Limits
 from ..reading import Extent
+from ._hdf5_datasets import H5PY_ERRORS, DatasetInfo, Hdf5Dataset, shown
 from ._window import Window
 
-# gzip, shuffle, fletcher32 and lzf come with every h5py; other filters load plug-ins, which is code.
-_PLAIN_FILTERS = {h5z.FILTER_DEFLATE: "gzip", h5z.FILTER_SHUFFLE: "shuffle", h5z.FILTER_FLETCHER32: "fletcher32",
-                  h5z.FILTER_LZF: "lzf"}  # fmt: skip
-_H5PY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
+__all__ = ["DatasetInfo", "Hdf5Dataset", "Hdf5File", "Hdf5Group", "numpy_dtype"]
+
+_REFUSED_PARTS = frozenset(("", ".", ".."))
 
 
-@contextmanager
-def translate(path: Path, what: str) -> Iterator[None]:
-    """Turn what h5py raises about a damaged file into one clear error."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except _H5PY_ERRORS as error:
-        reason = " ".join(str(error).split())[:200]
-        raise CorruptCheckpointError(f"{what} cannot be read ({reason}); the file is damaged", path=path) from error
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetInfo:
-    """What a dataset declares: logical dtype, shape, and where its bytes lie if they lie plainly."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    offset: int | None  # bytes from the start of the file; None where the values must be decoded
-    unreadable: str | None  # why the values cannot be read, though they can be listed
+def damaged(path: Path, what: str, error: Exception) -> NoReturn:
+    """Raise what h5py said about a damaged file as one clear error; our own errors pass as they are."""
+    if isinstance(error, CheckpointError):
+        raise error
+    reason = " ".join(str(error).split())[:200]
+    raise CorruptCheckpointError(f"{what} cannot be read ({reason}); the file is damaged", path=path) from error
 
 
 class Hdf5File:
@@ -91,6 +73,7 @@ class Hdf5File:
             raise _open_error(path, error) from error
         except (RuntimeError, ValueError, KeyError) as error:
             raise CorruptCheckpointError("HDF5 that cannot be opened; the file is damaged", path=path) from error
+        self.size_bytes = path.stat().st_size if window is None else window.nbytes
         self._descriptor: int | None = None
 
     def close(self) -> None:
@@ -111,14 +94,18 @@ class Hdf5File:
         """The root group."""
         if self.closed:
             raise ReaderClosedError("the reader is closed", path=self.path)
-        with translate(self.path, "the root group"):
+        try:
             return Hdf5Group(self, h5g.open(self._file.id, b"/"), "")
+        except H5PY_ERRORS as error:
+            damaged(self.path, "the root group", error)
 
     def summary(self) -> str:
         """What the root holds, for an error message: at most five names."""
-        with translate(self.path, "the root group"):
-            names = [_shown(name) for name in list(self._file.id)[:5]]
-            attributes = [_shown(name) for name in list(self._file.attrs)[:5]]
+        try:
+            names = [shown(name) for name in list(self._file.id)[:5]]
+            attributes = [shown(name) for name in list(self._file.attrs)[:5]]
+        except H5PY_ERRORS as error:
+            damaged(self.path, "the root group", error)
         groups = ", ".join(names) or "no groups"
         return f"{groups}; attributes {', '.join(attributes)}" if attributes else groups
 
@@ -144,12 +131,6 @@ class Hdf5File:
             raise CorruptCheckpointError(f"ends at byte {offset + len(data):,}; it is truncated", path=self.path)
         return data
 
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the HDF5 file in bytes."""
-        return self._window.nbytes if self._window is not None else os.stat(self.path).st_size
-
     def outside(self, extent: Extent) -> Extent | None:
         """An extent counted from the start of the path that users see, or None where its bytes lie in no such path."""
         if self._window is None:
@@ -160,11 +141,12 @@ class Hdf5File:
 class Hdf5Group:
     """A group whose links are checked one by one before they are followed."""
 
-    __slots__ = ("_file", "_id", "path")
+    __slots__ = ("_file", "_id", "_last", "path")
 
     def __init__(self, file: Hdf5File, identifier: h5g.GroupID, path: str) -> None:
         self._file = file
         self._id = identifier
+        self._last: tuple[str, h5g.GroupID] | None = None  # the group that the last name lay in: its siblings follow
         self.path = path
 
     def text(self, name: str) -> str | None:
@@ -184,31 +166,40 @@ class Hdf5Group:
         """
         value = self._attribute(name)
         if value is not None:
-            return tuple(self._decode(item, name) for item in self._items(value, name))
+            return self._items(value, name)
         parts: list[str] = []
         for number in range(self._file.limits.max_layers):
             value = self._attribute(f"{name}{number}")
             if value is None:
                 return tuple(parts) if number else None
-            parts.extend(self._decode(item, name) for item in self._items(value, name))
+            parts.extend(self._items(value, name))
         raise LimitExceededError(f"attribute '{name}' has too many pieces", path=self._file.path)
 
     def has_texts(self, name: str) -> bool:
         """Whether there is such a list attribute, whole or cut into pieces; nothing is read."""
-        with translate(self._file.path, f"attribute '{name}' of {self._where()}"):
-            return bool(h5py.h5a.exists(self._id, name.encode()) or h5py.h5a.exists(self._id, f"{name}0".encode()))
+        try:
+            return bool(h5a.exists(self._id, name.encode()) or h5a.exists(self._id, f"{name}0".encode()))
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, f"attribute '{name}' of {self._where()}", error)
 
-    def _items(self, value: Any, name: str) -> list[Any]:
+    def attribute_names(self) -> list[str]:
+        """The names of all attributes."""
+        try:
+            return [str(name) for name in h5py.AttributeManager(_Holder(self._id))]
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, f"the attributes of {self._where()}", error)
+
+    def _items(self, value: Any, name: str) -> tuple[str, ...]:
         if isinstance(value, h5py.Empty):
-            return []
+            return ()
         array = np.asarray(value)
         if array.size == 0:
-            return []
+            return ()
         if array.size > self._file.limits.max_objects:
             raise LimitExceededError(f"attribute '{name}' lists {array.size:,} names", path=self._file.path)
         if array.ndim != 1 or array.dtype.kind not in "SOU":
             raise CorruptCheckpointError(f"{self._where()}: '{name}' is not a list of names", path=self._file.path)
-        return list(array)
+        return tuple([self._decode(item, name) for item in array.tolist()])
 
     def _decode(self, value: Any, name: str) -> str:
         if isinstance(value, bytes):
@@ -220,35 +211,51 @@ class Hdf5Group:
         return str(value)
 
     def _attribute(self, name: str) -> Any:
-        with translate(self._file.path, f"attribute '{name}' of {self._where()}"):
-            key = name.encode()
-            if not h5py.h5a.exists(self._id, key):
-                return None
-            attribute = h5py.h5a.open(self._id, key)
-            type_id = attribute.get_type()
-            if (
-                attribute.get_space().get_simple_extent_npoints() * type_id.get_size()
-                > self._file.limits.max_config_bytes
-            ):
-                raise LimitExceededError(f"attribute '{name}' is too large", path=self._file.path)
-            type_class = type_id.get_class()
-            if type_class not in (h5t.STRING, h5t.FLOAT, h5t.INTEGER):
-                raise CorruptCheckpointError(f"attribute '{name}' is neither text nor a number", path=self._file.path)
-            return h5py.AttributeManager(_Holder(self._id))[name]
+        try:
+            return self._read_attribute(name)
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, f"attribute '{name}' of {self._where()}", error)
+
+    def _read_attribute(self, name: str) -> Any:
+        key = name.encode()
+        if not h5a.exists(self._id, key):
+            return None
+        attribute = h5a.open(self._id, key)
+        type_id = attribute.get_type()
+        shape = attribute.shape
+        count = 0 if shape is None else 1
+        for length in shape or ():
+            count *= length
+        size = type_id.get_size()
+        if count * size > self._file.limits.max_config_bytes:
+            raise LimitExceededError(f"attribute '{name}' is too large", path=self._file.path)
+        type_class = type_id.get_class()
+        if type_class == h5t.STRING and not type_id.is_variable_str() and shape is not None:
+            if type_id.get_strpad() != h5t.STR_SPACEPAD:
+                values = np.empty(shape, f"S{size}")
+                attribute.read(values, mtype=type_id)
+                return values
+        if type_class not in (h5t.STRING, h5t.FLOAT, h5t.INTEGER):
+            raise CorruptCheckpointError(f"attribute '{name}' is neither text nor a number", path=self._file.path)
+        return h5py.AttributeManager(_Holder(self._id))[name]
 
     def _where(self) -> str:
-        return f"group '{_shown(self.path)}'" if self.path else "the file"
+        return f"group '{shown(self.path)}'" if self.path else "the file"
 
     @property
     def address(self) -> int:
         """Where the group's header lies: groups made later lie further back, which shows the order of making."""
-        with translate(self._file.path, self._where()):
+        try:
             return int(h5o.get_info(self._id).addr)
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, self._where(), error)
 
     def names(self) -> list[str]:
         """The names in the group, in HDF5's order, which carries no meaning."""
-        with translate(self._file.path, self._where()):
+        try:
             return [name.decode("utf-8", "surrogateescape") for name in self._id]
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, self._where(), error)
 
     def child(self, name: str) -> Hdf5Group | Hdf5Dataset | None:
         """The object at `name` (parts separated by '/'), or None where a part is missing.
@@ -262,29 +269,50 @@ class Hdf5Group:
         if len(name) > limits.max_name_bytes:
             raise LimitExceededError(f"a name of {len(name):,} characters", path=self._file.path)
         parts = name.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise UnsafeCheckpointError(f"refused name '{_shown(name)}' in {self._where()}", path=self._file.path)
+        if not _REFUSED_PARTS.isdisjoint(parts) or "\0" in name:
+            raise UnsafeCheckpointError(f"refused name '{shown(name)}' in {self._where()}", path=self._file.path)
         if len(parts) + self.path.count("/") > limits.max_depth:
             raise LimitExceededError(f"groups nested deeper than {limits.max_depth}", path=self._file.path)
-        group_id = self._id
-        full = posixpath.join(self.path, name)
-        with translate(self._file.path, f"'{_shown(full)}'"):
-            for part in parts[:-1]:
-                if not self._is_hard_link(group_id, part, full):
-                    return None
-                opened = h5o.open(group_id, part.encode("utf-8", "surrogateescape"))
-                if not isinstance(opened, h5g.GroupID):
-                    return None
-                group_id = opened
-            if not self._is_hard_link(group_id, parts[-1], full):
-                return None
-            self._file.count_object()
-            target = h5o.open(group_id, parts[-1].encode("utf-8", "surrogateescape"))
-        if isinstance(target, h5g.GroupID):
-            return Hdf5Group(self._file, target, full)
+        full = posixpath.join(self.path, name) if self.path else name
+        try:
+            target = self._open(name, parts, full)
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, f"'{shown(full)}'", error)
         if isinstance(target, h5d.DatasetID):
             return Hdf5Dataset(self._file, target, full)
+        if isinstance(target, h5g.GroupID):
+            return Hdf5Group(self._file, target, full)
         return None
+
+    def _open(self, name: str, parts: list[str], full: str) -> Any:
+        group_id = self._id
+        if len(parts) > 1:
+            inside = name[: -len(parts[-1]) - 1]
+            if self._last is not None and self._last[0] == inside:
+                group_id = self._last[1]
+            else:
+                for part in parts[:-1]:
+                    opened = self._open_link(group_id, part, full)
+                    if not isinstance(opened, h5g.GroupID):
+                        return None
+                    group_id = opened
+                self._last = (inside, group_id)
+        self._file.count_object()
+        return self._open_link(group_id, parts[-1], full)
+
+    def _open_link(self, group_id: h5g.GroupID, part: str, full: str) -> Any:
+        """The object behind one hard link, or None where there is none."""
+        key = part.encode("utf-8", "surrogateescape")
+        try:
+            kind = group_id.links.get_info(key).type
+        except (KeyError, RuntimeError):
+            if not group_id.links.exists(key):
+                return None
+            raise
+        if kind == h5l.TYPE_HARD:
+            return h5o.open(group_id, key)
+        word = "an external link" if kind == h5l.TYPE_EXTERNAL else "a soft link"
+        raise UnsafeCheckpointError(f"'{shown(full)}' is {word}, which is not followed", path=self._file.path)
 
     def group(self, name: str) -> Hdf5Group | None:
         """The group at `name`, or None where there is none or it is no group."""
@@ -296,181 +324,12 @@ class Hdf5Group:
         child = self.child(name)
         return child if isinstance(child, Hdf5Dataset) else None
 
-    def _is_hard_link(self, group_id: h5g.GroupID, part: str, full: str) -> bool:
-        key = part.encode("utf-8", "surrogateescape")
-        if not group_id.links.exists(key):
-            return False
-        kind = group_id.links.get_info(key).type
-        if kind == h5l.TYPE_HARD:
-            return True
-        word = "an external link" if kind == h5l.TYPE_EXTERNAL else "a soft link"
-        raise UnsafeCheckpointError(f"'{_shown(full)}' is {word}, which is not followed", path=self._file.path)
-
-
-class Hdf5Dataset:
-    """A dataset, checked by `info` before anything of it is read."""
-
-    __slots__ = ("_file", "_id", "path")
-
-    def __init__(self, file: Hdf5File, identifier: h5d.DatasetID, path: str) -> None:
-        self._file = file
-        self._id = identifier
-        self.path = path
-
-    def info(self) -> DatasetInfo:
-        """Shape, dtype and place of the values.
-
-        Raises
-        ------
-        UnsafeCheckpointError : the values lie in other files
-        CorruptCheckpointError : fewer bytes are stored than the shape declares
-        LimitExceededError : the shape is beyond the limits
-        """
-        with translate(self._file.path, f"'{_shown(self.path)}'"):
-            return self._info()
-
-    def _info(self) -> DatasetInfo:
-        properties = self._id.get_create_plist()
-        layout = properties.get_layout()
-        if layout == h5d.VIRTUAL:
-            raise self._unsafe("is a virtual dataset, whose values lie in other files")
-        if properties.get_external_count():
-            raise self._unsafe("keeps its values in another file (external storage)")
-        shape = tuple(int(length) for length in self._id.shape or ())
-        type_id = self._id.get_type()
-        dtype, native = _dtype_name(type_id)
-        if self._id.get_space().get_simple_extent_type() == h5py.h5s.NULL:
-            return DatasetInfo((0,), dtype, None, "holds no values (a null dataspace)")
-        filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
-        foreign = [_filter_name(code) for code in filters if code not in _PLAIN_FILTERS]
-        if dtype == "string":
-            return DatasetInfo(shape, dtype, None, f"filter {foreign[0]}" if foreign else None)
-        declared = type_id.get_size()
-        for length in shape:
-            declared *= length
-        self._check_size(declared, bool(filters), layout)
-        unreadable = None
-        if foreign:
-            unreadable = f"is compressed with {foreign[0]}, which ckpttool does not decode"
-        elif dtype not in ITEM_BYTES:
-            unreadable = f"has the type {dtype}, which no Keras tensor has"
-        offset = self._id.get_offset() if native and layout == h5d.CONTIGUOUS and declared else None
-        return DatasetInfo(shape, dtype, offset, unreadable)
-
-    def _check_size(self, declared: int, filtered: bool, layout: int) -> None:
-        limits = self._file.limits
-        if declared > limits.max_tensor_bytes:
-            raise LimitExceededError(f"'{_shown(self.path)}' declares {declared:,} bytes", path=self._file.path)
-        if layout == h5d.COMPACT or not declared:
-            return
-        stored = self._id.get_storage_size()
-        if declared > stored * (limits.max_inflation if filtered else 1):
-            raise CorruptCheckpointError(
-                f"'{_shown(self.path)}' declares {declared:,} bytes, the file stores {stored:,}; it is incomplete",
-                path=self._file.path,
-            )
-
-    def _unsafe(self, what: str) -> UnsafeCheckpointError:
-        return UnsafeCheckpointError(f"'{_shown(self.path)}' {what}; refused", path=self._file.path)
-
-    def extent(self) -> Extent | None:
-        """Where the values lie as they are in the file that users see, or None."""
-        place = self._place(self.info())
-        return None if place is None else self._file.outside(place)
-
-    def _place(self, info: DatasetInfo) -> Extent | None:
-        if info.offset is None or info.unreadable:
-            return None
-        nbytes = ITEM_BYTES[info.dtype]
-        for length in info.shape:
-            nbytes *= length
-        if info.offset + nbytes > self._file.nbytes:
-            raise CorruptCheckpointError(f"'{_shown(self.path)}' ends behind the end of the file", path=self._file.path)
-        return Extent(self._file.path, info.offset, nbytes)
-
-    def blocks(self, max_bytes: int) -> Iterator[np.ndarray]:
-        """The elements in C order as 1-D arrays of at most `max_bytes` bytes each (one element at least)."""
-        info = self.info()
-        if info.unreadable:
-            raise UnsupportedError(f"'{_shown(self.path)}' {info.unreadable}", path=self._file.path)
-        dtype = numpy_dtype(info.dtype)
-        extent = self._place(info)
-        if extent is not None:
-            step = max(1, max_bytes // dtype.itemsize) * dtype.itemsize
-            for start in range(0, extent.nbytes, step):
-                data = self._file.pread(extent.offset + start, min(step, extent.nbytes - start))
-                yield np.frombuffer(data, dtype)
-            return
-        if 0 in info.shape:
-            return
-        dataset = h5py.Dataset(self._id)
-        itemsize = max(1, dtype.itemsize)
-        for selection in _selections(info.shape, max(1, max_bytes // itemsize)):
-            with translate(self._file.path, f"'{_shown(self.path)}'"):
-                values = dataset[selection] if info.dtype != "string" else dataset.asstr()[selection]
-            if info.dtype == "bfloat16":
-                values = np.asarray(values).view(np.uint16)
-                yield np.ascontiguousarray(values).reshape(-1).view(dtype)
-            else:
-                yield np.ascontiguousarray(values, dtype).reshape(-1)
-
 
 class _Holder:
     """What h5py's attribute manager needs of its parent."""
 
     def __init__(self, identifier: h5g.GroupID) -> None:
         self.id = identifier
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a logical dtype name; bfloat16 and float8 come from ml_dtypes."""
-    if name == "string":
-        return np.dtype(object)
-    if name.startswith(("bfloat16", "float8")):
-        import ml_dtypes
-
-        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return extended
-    return np.dtype(name)
-
-
-def _dtype_name(type_id: h5t.TypeID) -> tuple[str, bool]:
-    """Logical dtype, and whether the stored bytes are its little-endian form."""
-    if type_id.equal(h5t.IEEE_F32LE):
-        return "float32", True
-    kind = type_id.get_class()
-    if kind == h5t.STRING:
-        return "string", False
-    if kind == h5t.OPAQUE and type_id.get_size() == 2:
-        return "bfloat16", True  # Keras 3 stores ml_dtypes.bfloat16 as two opaque bytes
-    if kind in (h5t.FLOAT, h5t.INTEGER, h5t.ENUM) or (kind == h5t.COMPOUND and type_id.get_size() in (8, 16)):
-        dtype = np.dtype(type_id.dtype)
-        if dtype.name in ITEM_BYTES:
-            return dtype.name, dtype.byteorder != ">" and kind != h5t.ENUM
-    words = {h5t.OPAQUE: "opaque", h5t.COMPOUND: "compound", h5t.REFERENCE: "reference", h5t.ENUM: "enum",
-             h5t.VLEN: "vlen", h5t.ARRAY: "array", h5t.BITFIELD: "bitfield"}  # fmt: skip
-    return words.get(kind, "number") + str(8 * type_id.get_size()), False
-
-
-def _filter_name(code: int) -> str:
-    known = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd",
-             307: "bzip2", 32026: "blosc2"}  # fmt: skip
-    return f"{known.get(code, 'an unknown filter')} (filter {code})"
-
-
-def _selections(shape: tuple[int, ...], max_items: int) -> Iterator[tuple[int | slice, ...]]:
-    """Index tuples that cover the shape in C order, each at most `max_items` elements."""
-    if not shape:
-        yield ()
-        return
-    axis, inner = len(shape) - 1, 1
-    while axis > 0 and inner * shape[axis] <= max_items:
-        inner *= shape[axis]
-        axis -= 1
-    step = max(1, max_items // inner)
-    for prefix in np.ndindex(shape[:axis]):
-        for start in range(0, shape[axis], step):
-            yield (*prefix, slice(start, min(start + step, shape[axis])))
 
 
 def _open_error(path: Path, error: OSError) -> CheckpointError:
@@ -484,9 +343,3 @@ def _open_error(path: Path, error: OSError) -> CheckpointError:
     if "truncated" in text:
         return CorruptCheckpointError("truncated: the file is shorter than its header says; copy it again", path=path)
     return CorruptCheckpointError("begins like HDF5, but cannot be opened; the file is damaged", path=path)
-
-
-def _shown(name: str | bytes) -> str:
-    """A name as it may be printed: control characters and undecodable bytes escaped."""
-    text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -144,6 +144,20 @@ class ZipArchive:
             parts.append(part)
         return b"".join(parts)
 
+    def head(self, name: str, nbytes: int) -> bytes:
+        """The first bytes of a member, at most `nbytes`; unchecked, since its checksum covers the whole."""
+        member = self.members[name]
+        head = b""
+        for part in self._inflated(member, nbytes) if member.deflated else self._raw(member, nbytes):
+            head += part
+            if len(head) >= nbytes:
+                break
+        return head[:nbytes]
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The bytes of a member as they come, counted and checked against its checksum at the end."""
+        return self._bytes(self.members[name], self._limits.max_inflated_bytes)
+
     def window(self, name: str) -> Window:
         """A member as a file: in place where it is stored, else inflated into an unnamed temporary file.
 
@@ -180,22 +194,20 @@ class ZipArchive:
                 path=self.path,
             )
 
-    def _raw(self, member: Member) -> Iterator[bytes]:
+    def _raw(self, member: Member, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
         if self._file.closed:
             raise ReaderClosedError("the reader is closed", path=self.path)
-        for start in range(0, member.stored_bytes, _CHUNK_BYTES):
-            yield os.pread(
-                self._file.fileno(), min(_CHUNK_BYTES, member.stored_bytes - start), member.offset + start
-            )
+        for start in range(0, member.stored_bytes, chunk_bytes):
+            yield os.pread(self._file.fileno(), min(chunk_bytes, member.stored_bytes - start), member.offset + start)
 
-    def _inflated(self, member: Member) -> Iterator[bytes]:
+    def _inflated(self, member: Member, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            for packed in self._raw(member):
+            for packed in self._raw(member, chunk_bytes):
                 while packed:
-                    yield inflater.decompress(packed, _CHUNK_BYTES)
+                    yield inflater.decompress(packed, chunk_bytes)
                     packed = inflater.unconsumed_tail
-            yield inflater.flush(_CHUNK_BYTES)
+            yield inflater.flush(chunk_bytes)
         except zlib.error as error:
             raise CorruptCheckpointError(
                 f"member '{_shown(member.name)}' cannot be inflated ({error}); the file is damaged", path=self.path

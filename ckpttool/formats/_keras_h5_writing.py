@@ -1,0 +1,193 @@
+"""Write legacy Keras HDF5: what `keras_h5` reads.
+
+The structure is written through HDF5, with room for the values; the values then go straight into the closed file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ..checkpoint import ITEM_BYTES, Checkpoint, Layer, Role, TensorSpec, WrittenBy
+from ..copying import copy_tensors
+from ..errors import UnsupportedError
+from ..flat_order import default_order
+from ..keras_config import LayerConfig, ModelConfig
+from ..reading import OnProgress
+from ..reading import Reader as SourceReader
+from ..transforms import model_config
+
+ATTRIBUTE_LIMIT_BYTES = 64_512  # Keras splits a longer list into name0, name1 (legacy_h5_format.py, Keras 3.15)
+TOP_LEVEL = "top_level_model_weights"  # a group of the model's own variables; it is not in layer_names
+
+
+def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progress: OnProgress | None = None) -> None:
+    """Write a description as a legacy Keras HDF5 file, its values streamed from a reader.
+
+    A full model where the description holds a configuration, else weights. Each top-level layer becomes one group; a
+    nested model's tensors go in the order that a loader expects: trainable ones first, by the configuration's flags.
+    Text attributes are bytes: Keras up to 2.3 and tf.keras up to 2.4 call `decode` on what they read.
+
+    Parameters
+    ----------
+    reader : gives the values of every tensor of `checkpoint`
+    checkpoint : layers and configuration to write; optimizer state and `training_config` too, where it has them
+    path : a new file
+    on_progress : called after each tensor
+
+    Raises
+    ------
+    UnsupportedError : a tensor's dtype or a name has no place in the format
+    OSError : the file cannot be written
+    """
+    places: list[tuple[TensorSpec, int]] = []
+    with h5py.File(path, "w", track_order=False) as file:
+        full = checkpoint.config is not None
+        root = file.create_group("model_weights") if full else file
+        for holder in {id(file): file, id(root): root}.values():
+            _write_versions(holder, checkpoint.written_by)
+        if checkpoint.config is not None:
+            file.attrs["model_config"] = _ascii(checkpoint.config)
+            if checkpoint.training_config is not None:
+                file.attrs["training_config"] = _ascii(checkpoint.training_config)
+        listed = _listed(checkpoint)
+        _write_names(root, "layer_names", [layer.name for layer in listed.layers])
+        for layer, tensors in zip(listed.layers, group_tensors(listed), strict=True):
+            group = root.require_group(_checked(layer.name))
+            places += _write_group(group, list(_weight_names(layer, tensors)))
+        loose = [spec for spec in checkpoint.loose if spec.role is Role.WEIGHT]
+        if loose:
+            places += _write_group(root.create_group(TOP_LEVEL), _stored_names(loose))
+        slots = checkpoint.optimizer_tensors()
+        if slots and full:
+            places += _write_group(file.create_group("optimizer_weights"), _stored_names(slots))
+    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        copy_tensors(reader, places, descriptor, on_progress)
+    finally:
+        os.close(descriptor)
+
+
+def _listed(checkpoint: Checkpoint) -> Checkpoint:
+    """Without a Sequential's InputLayer, which is in its configuration since TF 2.3 and in `model.layers` never."""
+    model = model_config(checkpoint)
+    if model is None or model.class_name != "Sequential":
+        return checkpoint
+    return replace(checkpoint, layers=tuple(each for each in checkpoint.layers if each.class_name != "InputLayer"))
+
+
+def _write_group(group: h5py.Group, named: Sequence[tuple[str, TensorSpec]]) -> list[tuple[TensorSpec, int]]:
+    """`weight_names` and a dataset for each; returns the offsets where values have to go."""
+    _write_names(group, "weight_names", [name for name, _ in named])
+    places: list[tuple[TensorSpec, int]] = []
+    for name, spec in named:
+        dataset = _allocate(group, name, spec)
+        if spec.nbytes:
+            places.append((spec, dataset.get_offset()))
+    return places
+
+
+def _stored_names(specs: Sequence[TensorSpec]) -> list[tuple[str, TensorSpec]]:
+    """Loose tensors keep the names they were stored by, without the group in front."""
+    return [(_checked("/".join(spec.path[1:] or spec.path)), spec) for spec in specs]
+
+
+def group_tensors(checkpoint: Checkpoint) -> Iterator[list[TensorSpec]]:
+    """For each top-level layer, its tensors in the order of the group's flat list."""
+    model = model_config(checkpoint)
+    for layer in checkpoint.layers:
+        config = model.layer(layer.name) if model is not None else None
+        tensors = list(layer.all_tensors())
+        if layer.layers:
+            tensors = _flattened(config, tensors)
+        yield tensors
+
+
+def _flattened(config: LayerConfig | None, tensors: list[TensorSpec]) -> list[TensorSpec]:
+    """By the configuration's flags where every class is Keras's own, else as they were stored."""
+    if config is not None:
+        order = default_order(ModelConfig("Model", None, (config,)))
+        by_path = {spec.path: spec for spec in tensors}
+        paths = [(*slot.layer, *slot.variable.path) for slot in order]
+        if len(set(paths)) == len(paths) == len(tensors) and set(paths) == set(by_path):
+            return [by_path[each] for each in paths]
+    if all(spec.position is not None for spec in tensors):
+        return sorted(tensors, key=lambda spec: spec.position or 0)
+    return tensors
+
+
+def _weight_names(layer: Layer, tensors: list[TensorSpec]) -> Iterator[tuple[str, TensorSpec]]:
+    """Names as Keras 2 gives them: `dense_1/kernel:0`; inside a nested model without the model's own scope."""
+    seen: set[str] = set()
+    for spec in tensors:
+        parts = spec.path[1:] if layer.layers else spec.path
+        base = "/".join(parts)
+        name, number = f"{base}:0", 1
+        while name in seen:
+            name, number = f"{base}_{number}:0", number + 1
+        seen.add(name)
+        yield _checked(name), spec
+
+
+def _checked(name: str) -> str:
+    if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
+        raise UnsupportedError(f"the name '{name}' cannot be a path in HDF5")
+    return name
+
+
+def _allocate(group: h5py.Group, name: str, spec: TensorSpec) -> h5py.h5d.DatasetID:
+    """A contiguous dataset with room for its values and nothing written yet."""
+    if spec.dtype not in ITEM_BYTES:
+        raise UnsupportedError(f"{spec.name}: HDF5 of Keras holds no {spec.dtype} tensors")
+    opaque = spec.dtype.startswith(("bfloat", "float8"))
+    dtype = np.dtype(f"V{ITEM_BYTES[spec.dtype]}" if opaque else spec.dtype)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.CONTIGUOUS)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    properties.set_obj_track_times(False)  # equal inputs give equal files
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    kind = h5py.h5t.py_create(dtype, logical=True)
+    dataset = h5py.h5d.create(group.id, name.encode("utf-8", "surrogateescape"), kind, space, properties, links)
+    if dtype.kind == "V":
+        h5py.Dataset(dataset).attrs["dtype"] = spec.dtype  # the mark that Keras 3 puts on them in its own layout
+    return dataset
+
+
+def _write_versions(holder: h5py.Group, written_by: WrittenBy) -> None:
+    if written_by.keras is not None:
+        holder.attrs["keras_version"] = _ascii(written_by.keras)
+    if written_by.backend is not None:
+        holder.attrs["backend"] = _ascii(written_by.backend)
+
+
+def _ascii(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _write_names(group: h5py.Group, attribute: str, names: list[str]) -> None:
+    """A list attribute, cut into `name0`, `name1` … where HDF5 could not hold it whole.
+
+    Source: keras/engine/saving.py, `save_attributes_to_hdf5_group` (Keras 2.2.4): even parts, as few as fit.
+    """
+    encoded = np.array([name.encode("utf-8", "surrogateescape") for name in names])
+    if not names:
+        group.attrs[attribute] = np.array([], np.float64)
+        return
+    if encoded.dtype.itemsize > ATTRIBUTE_LIMIT_BYTES:
+        raise UnsupportedError(f"a name of {encoded.dtype.itemsize:,} bytes is too long for an HDF5 attribute")
+    parts = 1
+    while any(piece.nbytes > ATTRIBUTE_LIMIT_BYTES for piece in np.array_split(encoded, parts)):
+        parts += 1
+    if parts == 1:
+        group.attrs[attribute] = encoded
+        return
+    for number, piece in enumerate(np.array_split(encoded, parts)):
+        group.attrs[f"{attribute}{number}"] = piece
