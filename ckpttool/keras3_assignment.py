@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
 from .checkpoint import Checkpoint, Layer, Notice, Role, TensorSpec
 from .errors import WeightsMismatchError
 from .flat_order import holds_model
@@ -122,7 +123,9 @@ class _Naming:
                 )
             for layer in name_groups(Checkpoint("", "", "weights", layers=(node,)), prefix).layers:
                 name = "/".join((*prefix, layer.name))
-                self.notices.append(Notice("unmatched-layer", f"'{name}' is stored, but not in the configuration", name))
+                self.notices.append(
+                    Notice("unmatched-layer", f"'{name}' is stored, but not in the configuration", name)
+                )
                 yield layer
 
     def _met_before(self, model: ModelConfig) -> list[bool]:
@@ -174,7 +177,9 @@ class _Naming:
             self.notices.append(_unknown_names(path, config.class_name))
         return self._as(config, tensors, inside)
 
-    def _leaf(self, config: LayerConfig, parts: Sequence[Part], node: Layer | None, path: Path) -> tuple[TensorSpec, ...]:
+    def _leaf(
+        self, config: LayerConfig, parts: Sequence[Part], node: Layer | None, path: Path
+    ) -> tuple[TensorSpec, ...]:
         found: list[TensorSpec] = []
         missing = False
         quantized = False

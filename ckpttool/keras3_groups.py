@@ -145,14 +145,14 @@ class _Placing:
             return
         if class_name in _GONE:
             raise UnsupportedError(
-                f"layer '{'/'.join(path)}' is a {class_name}, which Keras 3 does not have; 'ckpttool migrate' says what "
-                "can take its place, and '.h5' keeps it"
+                f"layer '{'/'.join(path)}' is a {class_name}, which Keras 3 does not have; 'ckpttool migrate' says "
+                "what can take its place, and '.h5' keeps it"
             )
         if parts is None or any(stored_variables(part, ()) is None for part in parts):
             if not self._keras3:
                 raise UnsupportedError(
-                    f"layer '{'/'.join(path)}' is of the class '{config.class_name}', whose groups in Keras 3's layout are "
-                    "not known; write '.h5' or '.safetensors'"
+                    f"layer '{'/'.join(path)}' is of the class '{config.class_name}', whose groups in Keras 3's layout "
+                    "are not known; write '.h5' or '.safetensors'"
                 )
             yield from _own_class(config, tensors, group)
             return
@@ -192,9 +192,10 @@ class _Placing:
         for variable in variables:
             spec = self._tensors.get((*prefix, *variable.path))
             if spec is None:
+                wanted = "/".join((*part.prefix, *variable.path))
                 raise UnsupportedError(
-                    f"layer '{'/'.join(path)}' ({config.class_name}) holds no '{'/'.join((*part.prefix, *variable.path))}' as "
-                    "Keras 3 wants it; for a model of Keras 1 use 'ckpttool migrate'"
+                    f"layer '{'/'.join(path)}' ({config.class_name}) holds no '{wanted}' as Keras 3 wants it; for a model "
+                    "of Keras 1 use 'ckpttool migrate'"
                 )
             found.append(spec)
         return tuple(found)

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
 from .checkpoint import TensorSpec
 from .keras_config import Json, LayerConfig, ModelConfig
 from .keras_variables import Variable, Variables, expected_variables
@@ -34,33 +35,26 @@ _QUANTIZABLE = {"Dense": "kernel", "EinsumDense": "kernel", "Embedding": "embedd
                 "ReversibleEmbedding": "embeddings"}  # fmt: skip
 
 # By number of variables, for files without a configuration. A count that two sets of names would fit is left out.
-_BY_COUNT: dict[str, dict[int, str]] = {
-    **dict.fromkeys(
-        """Dense EinsumDense Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose""".split(),
-        {1: "kernel", 2: "kernel bias"},
-    ),
-    **dict.fromkeys(
-        ("DepthwiseConv1D", "DepthwiseConv2D"), {1: "depthwise_kernel", 2: "depthwise_kernel bias"}
-    ),
-    **dict.fromkeys(
-        ("SeparableConv1D", "SeparableConv2D"),
-        {2: "depthwise_kernel pointwise_kernel", 3: "depthwise_kernel pointwise_kernel bias"},
-    ),
-    **dict.fromkeys(
-        [*RECURRENT, "SimpleRNNCell", "LSTMCell", "GRUCell"],
-        {2: "kernel recurrent_kernel", 3: "kernel recurrent_kernel bias"},
-    ),
-    "Embedding": {1: "embeddings"},
-    "ReversibleEmbedding": {1: "embeddings", 2: "embeddings reverse_embeddings"},
-    "BatchNormalization": {2: "moving_mean moving_variance", 4: "gamma beta moving_mean moving_variance"},
-    "LayerNormalization": {2: "gamma beta"},
-    "GroupNormalization": {2: "gamma beta"},
-    "RMSNormalization": {1: "scale"},
-    "Normalization": {3: "mean variance count"},
-    "PReLU": {1: "alpha"},
-    "AdditiveAttention": {1: "scale"},
-    "SpectralNormalization": {2: "kernel vector_u"},
-}  # fmt: skip
+_SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Dense EinsumDense Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose",
+     ("kernel", "kernel bias")),
+    ("DepthwiseConv1D DepthwiseConv2D", ("depthwise_kernel", "depthwise_kernel bias")),
+    ("SeparableConv1D SeparableConv2D",
+     ("depthwise_kernel pointwise_kernel", "depthwise_kernel pointwise_kernel bias")),
+    ("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D SimpleRNNCell LSTMCell GRUCell",
+     ("kernel recurrent_kernel", "kernel recurrent_kernel bias")),
+    ("Embedding", ("embeddings",)),
+    ("ReversibleEmbedding", ("embeddings", "embeddings reverse_embeddings")),
+    ("BatchNormalization", ("moving_mean moving_variance", "gamma beta moving_mean moving_variance")),
+    ("LayerNormalization GroupNormalization", ("gamma beta",)),
+    ("RMSNormalization AdditiveAttention", ("scale",)),
+    ("Normalization", ("mean variance count",)),
+    ("PReLU", ("alpha",)),
+    ("SpectralNormalization", ("kernel vector_u",)),
+)  # fmt: skip
+_BY_COUNT = {
+    name: {len(one.split()): one.split() for one in names} for classes, names in _SETS for name in classes.split()
+}
 _WEIGHTLESS = tuple(
     """InputLayer Dropout Flatten Activation Concatenate Add Lambda Reshape ReLU Softmax GlobalAveragePooling1D
     GlobalAveragePooling2D MaxPooling1D MaxPooling2D AveragePooling2D ZeroPadding2D Dot Multiply Rescaling Masking
@@ -200,9 +194,7 @@ def parts_of(class_name: str, config: Json | None) -> tuple[Part, ...] | None:
 def _inside(attribute: str, entry: Json, name: str) -> Iterator[Part]:
     """The parts of a layer in an attribute."""
     for part in parts_of(plain_class(entry["class_name"]), entry["config"]) or ():
-        yield Part(
-            (attribute, *part.groups), (name, *part.prefix), part.class_name, part.config, (name, *part.titles)
-        )
+        yield Part((attribute, *part.groups), (name, *part.prefix), part.class_name, part.config, (name, *part.titles))
 
 
 def _name_of(entry: Json) -> str:
@@ -266,7 +258,7 @@ def stored_variables(part: Part, tensors: Sequence[TensorSpec]) -> Variables | N
     if part.config is not None:
         return expected_of(part.class_name, part.config)
     names = _BY_COUNT.get(part.class_name, {}).get(len(tensors))
-    return None if names is None else _named(names.split())
+    return None if names is None else _named(names)
 
 
 def _named(names: Iterable[str]) -> Variables:

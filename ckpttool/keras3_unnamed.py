@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
-from .keras_variables import Variable
 from .keras3_layout import LAYERS, LAYERS_OF_2_13, Part, class_of_group, parts_of, stored_variables
+from .keras_variables import Variable
 
 Path = tuple[str, ...]
 _MODEL_GROUPS = (LAYERS, LAYERS_OF_2_13)
@@ -68,7 +68,7 @@ class _Groups:
             message = f"the file numbers the variables of {_shown(self._numbered)} and does not name them"
             notices.append(Notice("names-unknown", message))
         if self._inferred:
-            message = f"the file numbers the variables of {_shown(self._inferred)}; kernel and bias are told by their shapes"
+            message = f"the file numbers the variables of {_shown(self._inferred)}; kernel and bias go by their shapes"
             notices.append(Notice("names-inferred", message))
         notices.extend(quantized_notice(name) for name in self._quantized)
         return notices

@@ -143,7 +143,9 @@ def _by_classes(checkpoint: Checkpoint) -> Evidence | None:
         return None
     layers = checkpoint.layers
     templates = [layer for layer in layers if any(True for _ in layer.all_tensors())]
-    counts = {name: sum(layer.class_name == name for layer in layers) for name in ("InputLayer", "Lambda", "Concatenate")}
+    counts = {
+        name: sum(layer.class_name == name for layer in layers) for name in ("InputLayer", "Lambda", "Concatenate")
+    }
     inputs, slices, merges = counts.values()
     if len(templates) != 1 or not templates[0].layers or not inputs or not merges or slices % inputs:
         return None
