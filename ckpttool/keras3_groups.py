@@ -194,8 +194,8 @@ class _Placing:
             if spec is None:
                 wanted = "/".join((*part.prefix, *variable.path))
                 raise UnsupportedError(
-                    f"layer '{'/'.join(path)}' ({config.class_name}) holds no '{wanted}' as Keras 3 wants it; for a model "
-                    "of Keras 1 use 'ckpttool migrate'"
+                    f"layer '{'/'.join(path)}' ({config.class_name}) holds no '{wanted}' as Keras 3 wants it; for a "
+                    "model of Keras 1 use 'ckpttool migrate'"
                 )
             found.append(spec)
         return tuple(found)

@@ -123,7 +123,7 @@ def _metadata(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _lay_out(file: h5py.File, groups: Sequence[StoredGroup], base: int) -> list[Place]:
-    """Make the groups, with the names that Keras notes since 3.6, and room for their tensors; offsets count `base` in."""
+    """Make the groups, with the names that Keras notes since 3.6, and room for tensors; offsets count `base` in."""
     places: list[Place] = []
     for each in groups:
         group = file.require_group(f"{each.path}/vars" if each.path else "vars")

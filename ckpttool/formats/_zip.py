@@ -177,7 +177,7 @@ class ZipArchive:
             raise ReaderClosedError("the reader is closed", path=self.path)
         if not member.deflated:
             return Window(self._file.fileno(), member.offset, member.size_bytes, in_place=True)
-        file: IO[bytes] = tempfile.TemporaryFile(prefix="ckpttool-")  # noqa: SIM115: closed by `close`
+        file: IO[bytes] = tempfile.TemporaryFile(prefix="ckpttool-")  # noqa: SIM115 (closed by `close`)
         self._temporary.append(file)
         for part in self._bytes(member, self._limits.max_inflated_bytes):
             file.write(part)
