@@ -1,7 +1,8 @@
 # Everything runs in two virtual environments made here: .venv (all of it) and .venv-core (core dependencies and pytest).
 # The stamps in them make `make` install again when a dependency or a bound has changed.
 
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2 --dist loadfile
+CORE_ARGS ?=
 FIXTURES_ARGS ?=
 PINNED = -c constraints.txt
 OUTSIDE = slow or old_python or corpus or gpu
@@ -47,7 +48,7 @@ test: lint .venv/full.stamp test-core
 	.venv/bin/python -m pytest --all-installed -m 'not ($(OUTSIDE))' $(PYTEST_ARGS)
 
 test-core: .venv-core/core.stamp
-	.venv-core/bin/python -m pytest -m 'not ($(OUTSIDE))' $(PYTEST_ARGS)
+	.venv-core/bin/python -m pytest -m 'not ($(OUTSIDE))' $(CORE_ARGS)
 
 test-rest: .venv/full.stamp
 	.venv/bin/python -m pytest --all-installed -m '$(OUTSIDE)' $(PYTEST_ARGS)

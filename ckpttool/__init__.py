@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Layer, TensorSpec
-    from .converting import unwrap
+    from .converting import convert, unwrap
     from .errors import CheckpointError
     from .exports.dot_product import dot_product
     from .extracting import extract
@@ -28,6 +28,7 @@ _PLACES = {
     "Limits": "limits",
     "SourceOptions": "source",
     "TensorSpec": "checkpoint",
+    "convert": "converting",
     "dot_product": "exports.dot_product",
     "extract": "extracting",
     "inspect": "inspecting",
@@ -42,6 +43,7 @@ __all__ = [
     "Limits",
     "SourceOptions",
     "TensorSpec",
+    "convert",
     "dot_product",
     "extract",
     "inspect",

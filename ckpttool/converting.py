@@ -1,4 +1,4 @@
-"""`unwrap`: the template out of its wrapper, into a file of its own. Plan, write, report."""
+"""`unwrap`: the template out of its wrapper, into a file of its own; `convert`: the whole. Plan, write, report."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .errors import EmptyResultError, UsageError
-from .output import check_output, output_file
+from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import without_roles
-from .wrapping import command_line, require_proof
+from .views import TurnedKernels
+from .wrapping import Evidence, command_line, require_proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Plan:
     format_name: str
     checkpoint: Checkpoint
     notes: tuple[str, ...]
+    removed: Evidence | None = None  # the wrapper that is taken out
 
 
 def unwrap(
@@ -67,21 +69,88 @@ def unwrap(
     CheckpointError : whatever is wrong with the source
     """
     target = Path(output) if output is not None else default_output(path)
-    format_name = output_format(target, to)
-    outputs = [target, *([Path(report)] if report is not None else [])]
+    request = _Request("unwrap", path, target, to, weights_only, report, dry_run, overwrite, options, on_progress)
+    return _run(request)
+
+
+def convert(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    weights_only: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    options: SourceOptions = SourceOptions(),
+    on_progress: OnProgress | None = None,
+) -> ConversionReport:
+    """Write the same content in another container: layers, wrapper and optimizer state, as far as it can hold them.
+
+    Parameters
+    ----------
+    path : the source; opened read-only
+    output : a new file
+    to : the output's format, where its suffix does not say it
+    weights_only : leave the configuration and the optimizer state out
+    report, dry_run, overwrite, options, on_progress : as in `unwrap`
+
+    Returns
+    -------
+    counts, names, warnings and the receipt's sentence
+
+    Raises
+    ------
+    UnprovenWrapperError, EmptyResultError, OutputExistsError, OutputIsInputError, OutputError, CheckpointError :
+        as in `unwrap`
+    """
+    target = Path(output)
+    request = _Request("convert", path, target, to, weights_only, report, dry_run, overwrite, options, on_progress)
+    return _run(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a caller asked for."""
+
+    command: str
+    path: str | os.PathLike[str]
+    target: Path
+    to: str | None
+    weights_only: bool
+    report: str | os.PathLike[str] | None
+    dry_run: bool
+    overwrite: bool
+    options: SourceOptions
+    on_progress: OnProgress | None
+
+
+def _run(request: _Request) -> ConversionReport:
+    path, target, options = request.path, request.target, request.options
+    format_name = output_format(target, request.to)
+    if options.theano:
+        # A legacy file goes with its configuration, which says in which order the axes of a kernel are.
+        options = replace(options, keep_layout=format_name == "keras-h5")
+    report = None if request.report is None else Path(request.report)
+    outputs = [target] if report is None else [target, report]
+    check_distinct(outputs)
     with open_source(path, options) as source:
-        require_proof(source.wrapper, os.fspath(path), "unwrap", os.fspath(target))
+        require_proof(source.wrapper, os.fspath(path), request.command, os.fspath(target))
         for each in outputs:
-            check_output(each, overwrite=overwrite, inputs=[source.path, *_extra_inputs(options)])
-        plan = plan_unwrap(source, target, format_name, weights_only=weights_only, options=options)
+            check_output(each, overwrite=request.overwrite, inputs=[source.path, *_extra_inputs(options)])
+        if request.command == "convert":
+            plan = plan_convert(source, target, format_name, weights_only=request.weights_only)
+        else:
+            plan = plan_unwrap(source, target, format_name, weights_only=request.weights_only, options=options)
+        plan = _about_format(source, plan)
         result = describe_plan(source, plan)
-        if dry_run:
+        if request.dry_run:
             return replace(result, dry_run=True)
-        _write(source, plan, overwrite=overwrite, on_progress=on_progress)
+        _write(source, plan, overwrite=request.overwrite, on_progress=request.on_progress)
         if report is not None:
             full = replace(result, records=tuple(_records(source.reader, plan.checkpoint)),
                            source_sha256=_sha256(source.path))  # fmt: skip
-            write_json(full.to_json(), Path(report), overwrite=overwrite, inputs=[source.path, target])
+            write_json(full.to_json(), report, overwrite=request.overwrite, inputs=[source.path, target])
         return result
 
 
@@ -141,9 +210,54 @@ def plan_unwrap(
         notes.append("no data-parallel wrapper found: written as it is")
     if source.template.config is None and not weights_only:
         notes.append("the source holds no configuration: weights only")
-    notes.extend(_order_note(source, template))
-    notes.extend(_keras3_note(source, template, output, options))
-    return Plan(output, format_name, template, tuple(notes))
+    if format_name == "keras-h5":
+        notes.extend(_order_note(source, template))
+        notes.extend(_keras3_note(source, template, output, options))
+    return Plan(output, format_name, template, tuple(notes), source.wrapper)
+
+
+def plan_convert(source: Source, output: Path, format_name: str, *, weights_only: bool) -> Plan:
+    """Decide what to write of the whole: everything, as far as the format can hold it.
+
+    Raises
+    ------
+    EmptyResultError : the source holds no weights
+    """
+    whole = source.whole
+    notes: list[str] = []
+    if next(whole.weights(), None) is None:
+        raise EmptyResultError("holds no weights, so there is nothing to write", path=source.path)
+    if source.wrapper is not None:
+        over = f" over {source.wrapper.replicas}" if source.wrapper.replicas else ""
+        notes.append(f"the wrapper is kept: {source.wrapper.kind}{over}; 'ckpttool unwrap' takes it out")
+    keeps = getattr(format_module(format_name), "OPTIMIZER_FROM", ())
+    if weights_only or not ("*" in keeps or whole.format in keeps):
+        whole = without_roles(whole, Role.OPTIMIZER)
+    whole = without_roles(whole, Role.BOOKKEEPING)
+    if weights_only:
+        whole = replace(whole, config=None, training_config=None, kind="weights")
+    return Plan(output, format_name, whole, tuple(notes))
+
+
+def _about_format(source: Source, plan: Plan) -> Plan:
+    """What the format cannot hold, and where the tensors come from, for formats that can note it."""
+    notes, checkpoint = list(plan.notes), plan.checkpoint
+    module = format_module(plan.format_name)
+    if checkpoint.config is not None and not getattr(module, "HOLDS_CONFIG", True):
+        notes.append(f"the configuration is left out: {plan.format_name} holds tensors only")
+        checkpoint = replace(checkpoint, config=None, training_config=None, kind="weights")
+    cast = getattr(module, "becomes_float32", None)
+    changed = [spec for spec in checkpoint.weights() if cast is not None and cast(spec)]
+    if changed:
+        dtypes = ", ".join(dict.fromkeys(spec.dtype for spec in changed))
+        notes.append(f"{len(changed)} tensors: {dtypes} is written as float32, exactly")
+    if isinstance(source.reader, TurnedKernels):
+        notes.append(f"{source.reader.turned} convolution kernels of Theano turned")
+    about = [("source", source.path.name)]
+    if source.path.is_file():
+        about.append(("source_bytes", str(source.path.stat().st_size)))
+    checkpoint = replace(checkpoint, metadata=(*checkpoint.metadata, *about))
+    return replace(plan, checkpoint=checkpoint, notes=tuple(notes))
 
 
 def _order_note(source: Source, template: Checkpoint) -> list[str]:
@@ -178,8 +292,8 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
         of_tensors=len(stored),
         parameters=sum(spec.size for spec in specs),
         nbytes=sum(spec.nbytes for spec in specs),
-        wrapper=source.wrapper,
-        optimizer_left_out=bool(source.whole.optimizer_tensors()),
+        wrapper=plan.removed,
+        optimizer_left_out=bool(source.whole.optimizer_tensors()) and not plan.checkpoint.optimizer_tensors(),
         warnings=tuple(warnings),
         notes=plan.notes,
     )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .embeddings import embedding_candidates
 from .errors import AmbiguousLayerError, LayerNotFoundError, UnsupportedError, UsageError
-from .output import check_output, output_file, output_folder
-from .reading import OnProgress, Reader
-from .registry import export_module
+from .output import check_distinct, check_output, output_file, output_folder
+from .reading import BLOCK_BYTES, OnProgress, Reader
+from .registry import export_module, format_module
 from .reporting import notices_json
 from .selecting import describe_layers, find_layer, flattened
 from .source import Source, SourceOptions, open_source
+from .transforms import only
 from .wrapping import Evidence
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from .statistics import Statistics
 
+CONTAINERS = {".npz": "npz", ".safetensors": "safetensors", ".h5": "keras-h5", ".hdf5": "keras-h5"}
 KERNEL_NAMES = ("kernel", "embeddings", "depthwise_kernel", "W", "embeddings_W")
 
 
@@ -147,14 +149,17 @@ def extract(
         if tensor is not None:
             specs = (named_tensor(specs, where, tensor),)
         outputs = [Path(each) for each in (output, dot_product) if each is not None]
-        for each in outputs:
+        beside = [] if dot_product is None else [Path(dot_product).with_suffix(".npy")]
+        check_distinct([*outputs, *beside])
+        for each in (*outputs, *beside):
             check_output(each, overwrite=overwrite, inputs=[source.path])
         job = _Job(source, where, found, specs, transpose, overwrite, on_progress)
+        matrix = None if dot_product is None else job.matrix(Path(dot_product))
         notes: list[str] = []
         if output is not None:
             notes += job.write(Path(output), single=tensor is not None, text=os.fspath(output))
-        if dot_product is not None:
-            notes += job.write_dot_product(Path(dot_product))
+        if dot_product is not None and matrix is not None:
+            notes += job.write_dot_product(Path(dot_product), matrix)
         warnings = (*source.template.warnings, *_uncertain(source))
         measured = _statistics(source.reader, specs) if with_statistics else {}
         return ExtractedLayer(
@@ -176,18 +181,24 @@ class _Job:
     on_progress: OnProgress | None
 
     def write(self, output: Path, *, single: bool, text: str) -> list[str]:
-        """Write a `.npy` file or a folder; returns what a person should know about it."""
+        """Write one tensor, a file of all or a folder; returns what a person should know about it."""
         npy = export_module("npy")
         inputs = [self.source.path]
-        if output.suffix.lower() == ".npy":
+        one = {".npy": "npy", ".csv": "csv"}.get(output.suffix.lower())
+        if one is not None:
             spec = self.specs[0] if single else main_tensor(self.specs, self.where)
             with output_file(output, overwrite=self.overwrite, inputs=inputs) as temporary:
-                npy.write(self.source.reader, spec, temporary, transpose=self.transpose, on_progress=self.on_progress)
+                export_module(one).write(
+                    self.source.reader, spec, temporary, transpose=self.transpose, on_progress=self.on_progress
+                )
             others = [each.name for each in self.specs if each is not spec]
             notes = [f"left out: {', '.join(others)} (--tensor NAME, or a folder for everything)"] if others else []
             return notes + self._casts([spec])
+        if output.suffix.lower() in CONTAINERS and not output.is_dir():
+            return self._write_container(output, CONTAINERS[output.suffix.lower()])
         if output.suffix and not output.is_dir() and not text.endswith(os.sep):
-            raise UsageError("its suffix names no array format; use .npy, or a folder's name", path=output)
+            known = ", ".join([".npy", ".csv", *CONTAINERS])
+            raise UsageError(f"its suffix names no array format; use {known}, or a folder's name", path=output)
         about = {"source": self.source.path.name, "layer": "/".join(self.where), "class_name": self.layer.class_name}
         with output_folder(output, overwrite=self.overwrite, inputs=inputs) as folder:
             npy.write_folder(
@@ -196,20 +207,44 @@ class _Job:
             )  # fmt: skip
         return self._casts(self.specs)
 
+    def _write_container(self, output: Path, format_name: str) -> list[str]:
+        """The layer's tensors by their full names in a file of one of the formats."""
+        if self.transpose:
+            raise UsageError("--transpose writes '.npy', '.csv' or a folder", path=output)
+        kept = {spec.locator for spec in self.specs}
+        path = self.source.path
+        chosen = only(self.source.template, kept, self.where)
+        chosen = replace(chosen, metadata=(("source", path.name), ("source_bytes", str(path.stat().st_size))))
+        module = format_module(format_name)
+        with output_file(output, overwrite=self.overwrite, inputs=[path]) as temporary:
+            module.write(self.source.reader, chosen, temporary, on_progress=self.on_progress)
+        return self._casts(self.specs) if hasattr(module, "becomes_float32") else []
+
     def _casts(self, specs: tuple[TensorSpec, ...] | list[TensorSpec]) -> list[str]:
         changed = [spec for spec in specs if spec.dtype.startswith(("bfloat", "float8"))]
         return [f"{spec.name}: {spec.dtype} is written as float32, exactly" for spec in changed]
 
-    def write_dot_product(self, output: Path) -> list[str]:
-        """Write the dot-product module and its weights."""
+    def matrix(self, output: Path) -> TensorSpec:
+        """The tensor for a dot-product module of that name.
+
+        Raises
+        ------
+        UsageError : the name is no module's
+        UnsupportedError : the tensor is no matrix
+        """
         if output.suffix.lower() != ".py":
             raise UsageError("the dot product is written as a '.py' module; give such a name", path=output)
         spec = main_tensor(self.specs, self.where)
         if len(spec.shape) != 2:
             raise UnsupportedError(f"{spec.name} has shape {spec.shape}; a dot product needs a matrix (rows, dim)")
+        return spec
+
+    def write_dot_product(self, output: Path, spec: TensorSpec) -> list[str]:
+        """Write the dot-product module and its weights."""
         export_module("dot-product").write_module(
-            self.source.reader, spec, output, layer="/".join(self.where), source=self.source.path.name,
-            overwrite=self.overwrite, inputs=[self.source.path],
+            output, self.source.reader.iter_blocks(spec, BLOCK_BYTES), layer="/".join(self.where),
+            source=self.source.path.name, shape=spec.shape, dtype=spec.dtype, overwrite=self.overwrite,
+            inputs=[self.source.path],
         )  # fmt: skip
         return self._casts([spec])
 

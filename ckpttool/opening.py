@@ -15,7 +15,7 @@ from .keras_config import ModelConfig, parse_config
 from .limits import Limits
 from .probe import Probe
 from .reading import BLOCK_BYTES, Extent, Match, Reader
-from .registry import FORMATS, format_module
+from .registry import CONTAINERS, FORMATS, format_module
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,9 @@ def recognise(probe: Probe, format_name: str | None = None) -> Match:
     if format_name is not None and format_name not in FORMATS:
         raise UsageError(f"unknown format '{format_name}'; formats are {', '.join(FORMATS)}")
     tried = list(FORMATS) if format_name is None else [format_name]
-    matches = [match for name in tried if (match := format_module(name).sniff(probe)) is not None]
+    container = probe.container()
+    asked = [name for name in tried if container in CONTAINERS.get(name, (container,))]
+    matches = [match for name in asked if (match := format_module(name).sniff(probe)) is not None]
     if not matches:
         if format_name is not None:
             raise UsageError(f"not recognised as {format_name}", path=probe.path)

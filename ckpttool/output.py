@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .errors import CheckpointError, OutputError, OutputExistsError, OutputIsInputError
+from .errors import CheckpointError, OutputError, OutputExistsError, OutputIsInputError, UsageError
 
 _TEMPORARY = re.compile(r"\..+\.ckpttool-\d+-[0-9a-f]+\.tmp")
 
@@ -32,6 +32,18 @@ def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> None
         raise OutputExistsError("exists; choose another name with -o, or --overwrite", path=path)
     if not path.parent.is_dir():
         raise OutputError(f"there is no folder '{path.parent}' to write it in", path=path)
+
+
+def check_distinct(outputs: Sequence[Path]) -> None:
+    """Refuse two outputs of one run at one place, before any work is done.
+
+    Raises
+    ------
+    UsageError : two of them are the same
+    """
+    for number, path in enumerate(outputs):
+        if any(_same(path, other) for other in outputs[:number]):
+            raise UsageError("two outputs would be written here; give them different names", path=path)
 
 
 def _same(path: Path, source: Path) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .formats._hdf5 import Hdf5File
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+ZIP_MAGIC = b"PK\x03\x04"
 HEAD_BYTES = 512
 
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
@@ -26,7 +27,7 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"\x80\x03", "a Python pickle, which ckpttool never loads"),
     (b"\x80\x04", "a Python pickle, which ckpttool never loads"),
     (b"\x80\x05", "a Python pickle, which ckpttool never loads"),
-    (b"PK\x03\x04", "a zip archive that is no Keras model"),
+    (ZIP_MAGIC, "a zip archive that is neither a Keras model nor of NumPy arrays"),
     (b"\x7fELF", "a program, not a checkpoint"),
     (b"GGUF", "a GGUF model, which Keras and TensorFlow do not write"),
 )
@@ -96,6 +97,16 @@ class Probe:
                     return True
                 offset *= 2
         return False
+
+    def container(self) -> str:
+        """What the path begins with: "folder", "zip", "hdf5", "json" or "other"."""
+        if self.is_dir:
+            return "folder"
+        if self.head.startswith(ZIP_MAGIC):
+            return "zip"
+        if self.has_hdf5_magic():
+            return "hdf5"
+        return "json" if self.head.lstrip()[:1] == b"{" else "other"
 
     def hdf5(self) -> Hdf5File | None:
         """The opened HDF5 container, or None where the path is not HDF5."""

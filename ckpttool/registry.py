@@ -16,6 +16,16 @@ FORMATS: dict[str, str] = {
     "npz": "ckpttool.formats.npz",
 }
 
+# What files of a format begin with (`Probe.container`), so that only modules that may fit are imported and asked. One
+# that does not stand here is always asked.
+CONTAINERS: dict[str, tuple[str, ...]] = {
+    "keras-h5": ("hdf5",),
+    "keras-archive": ("zip", "folder"),
+    "keras-weights": ("hdf5", "json"),
+    "safetensors": ("other",),
+    "npz": ("zip",),
+}
+
 OUTPUT_SUFFIXES: dict[str, str] = {
     ".weights.h5": "keras-weights",
     ".keras": "keras-archive",

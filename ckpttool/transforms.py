@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from .checkpoint import Checkpoint, Layer, Role, TensorSpec
@@ -84,6 +84,20 @@ def select(checkpoint: Checkpoint, keep: Callable[[TensorSpec], bool]) -> Checkp
         layers=tuple(_filter_layer(layer, keep) for layer in checkpoint.layers),
         loose=tuple(spec for spec in checkpoint.loose if keep(spec)),
     )
+
+
+def only(checkpoint: Checkpoint, locators: Container[str], path: tuple[str, ...]) -> Checkpoint:
+    """A weights-only description of some tensors of the layer at a path, and of no other layer."""
+    layers = tuple(_only_layer(layer, locators, path) for layer in checkpoint.layers if layer.name == path[0])
+    return replace(checkpoint, kind="weights", layers=layers, loose=(), config=None, config_of=(), training_config=None)
+
+
+def _only_layer(layer: Layer, locators: Container[str], path: tuple[str, ...]) -> Layer:
+    inside = tuple(
+        _only_layer(each, locators, path[1:]) for each in layer.layers if len(path) == 1 or each.name == path[1]
+    )
+    tensors = tuple(spec for spec in layer.tensors if spec.locator in locators)
+    return replace(layer, tensors=tensors, layers=inside)
 
 
 def model_config(checkpoint: Checkpoint) -> ModelConfig | None:

@@ -51,6 +51,11 @@ class TurnedKernels:
         """Release the source."""
         self._reader.close()
 
+    @property
+    def turned(self) -> int:
+        """How many kernels are turned."""
+        return len(self._turns)
+
     def describe(self) -> Checkpoint:
         """The source's description with the shapes of the turned kernels."""
         return self._checkpoint

@@ -45,13 +45,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker(name) is not None and not runs_here():
                 item.add_marker(pytest.mark.skip(reason=reason))
         missing = [name for name in _packages(item) if not installed.setdefault(name, find_spec(name) is not None)]
-        if missing:
+        if missing and config.getoption("--all-installed"):
+            item.add_marker(pytest.mark.skip(reason=f"not installed: {missing[0]}"))  # a skip that fails the run
+            kept.append(item)
+        elif missing:
             _not_run[missing[0]] += 1
             dropped.append(item)
         else:
             kept.append(item)
-    if dropped and config.getoption("--all-installed"):
-        raise pytest.UsageError(f"tests need packages that are not installed: {', '.join(sorted(_not_run))}")
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -85,10 +86,10 @@ def _forbidden() -> list[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A skip for another reason fails the run; that everything was skipped or deselected is no failure."""
+    """A skip for another reason fails the run; that no test has the markers asked for is no failure."""
     if hasattr(session.config, "workerinput"):
         return  # of pytest-xdist: its controller sees the reports too
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.testscollected == 0 and _not_run:
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and (session.config.option.markexpr or _not_run):
         session.exitstatus = pytest.ExitCode.OK
     if _forbidden() and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

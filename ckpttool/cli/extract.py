@@ -18,10 +18,16 @@ if TYPE_CHECKING:
 @click.command("extract", cls=shared.JsonCommand, short_help="Take one layer out as arrays, or as a function.")
 @shared.path_arg
 @click.option("--layer", metavar="NAME", help="Name, path from the end, or glob; by default the only embedding.")
-@click.option("-o", "--output", metavar="OUT", help="A '.npy' for one tensor, or a new folder for all.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="A '.npy' or '.csv' for one tensor; '.npz', '.safetensors' or a new folder for all.",
+)
 @click.option("--tensor", metavar="NAME", help="Which variable of the layer: kernel, bias, …")
 @click.option("--transpose", is_flag=True, help="Reverse the axes of what is written.")
 @click.option("--dot-product", metavar="FILE", help="Write a NumPy-only '.py' module that scores vectors.")
+@shared.theano_opt
 @shared.overwrite_opt
 @shared.json_opt
 @shared.verbosity

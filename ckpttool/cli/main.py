@@ -14,6 +14,7 @@ from .. import __version__
 from ..errors import CheckpointError
 
 COMMANDS = {
+    "convert": "ckpttool.cli.convert",
     "extract": "ckpttool.cli.extract",
     "inspect": "ckpttool.cli.inspect",
     "unwrap": "ckpttool.cli.unwrap",

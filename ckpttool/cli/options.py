@@ -28,6 +28,9 @@ overwrite_opt: Decorator = click.option("--overwrite", is_flag=True, help="Repla
 report_opt: Decorator = click.option(
     "--report", metavar="FILE", help="Write a JSON map from each stored tensor to each written one, with checksums."
 )
+theano_opt: Decorator = click.option(
+    "--theano", is_flag=True, help="Turn convolution kernels that Theano trained into those of TensorFlow."
+)
 path_arg: Decorator = click.argument("path", metavar="PATH")
 
 
@@ -48,6 +51,7 @@ def source(command: Any) -> Any:
         assume_wrapper: str | None,
         no_wrapper: bool,
         limit: tuple[str, ...],
+        theano: bool = False,
         **kwargs: Any,
     ) -> Any:
         from ..limits import Limits  # here, so that --help loads nothing of the library
@@ -55,7 +59,8 @@ def source(command: Any) -> Any:
 
         if assume_wrapper is not None and no_wrapper:
             raise click.UsageError("--assume-wrapper and --no-wrapper contradict each other")
-        chosen = SourceOptions(format_name, config, assume_wrapper, no_wrapper, Limits().override(limit))
+        limits = Limits().override(limit)
+        chosen = SourceOptions(format_name, config, assume_wrapper, no_wrapper, limits, theano=theano)
         return command(*args, options=chosen, **kwargs)
 
     for decorate in (

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--to", metavar="FORMAT", help="The output's format, where its suffix does not say it.")
 @click.option("--weights-only", is_flag=True, help="Leave the configuration out.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
+@shared.theano_opt
 @shared.report_opt
 @shared.overwrite_opt
 @shared.json_opt

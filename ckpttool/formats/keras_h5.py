@@ -27,6 +27,7 @@ from ._hdf5_datasets import DatasetInfo, extent_of, plain_blocks
 __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-h5"
+OPTIMIZER_FROM = ("keras-h5",)  # formats whose optimizer state can be written: names and order are Keras's own
 TOP_LEVEL = "top_level_model_weights"  # a group of the model's own variables, written since TF 2.10; not in layer_names
 _ATTRIBUTES = frozenset(("model_config", "training_config", "keras_version", "backend", "layer_names"))
 

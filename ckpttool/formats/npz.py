@@ -30,6 +30,8 @@ __all__ = ["FORMAT", "SIGNS", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "npz"
 SIGNS = "zip whose members end in .npy"
+HOLDS_CONFIG = False
+OPTIMIZER_FROM = ("*",)  # formats whose optimizer state can be written; under `optimizer/` and the names it has
 SUFFIX = ".npy"
 NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # of a member; NumPy refuses longer ones since its parser could be made to crash

@@ -30,6 +30,8 @@ __all__ = ["FORMAT", "SIGNS", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "safetensors"
 SIGNS = "a length in 8 bytes and a JSON header"
+HOLDS_CONFIG = False
+OPTIMIZER_FROM = ("*",)  # formats whose optimizer state can be written; under `optimizer/` and the names it has
 METADATA = "__metadata__"
 MAX_HEADER_BYTES = 100_000_000  # bytes; the library refuses a longer header
 ALIGNMENT = 8  # bytes; the header is padded with spaces to a multiple of it
