@@ -69,6 +69,11 @@ class TensorSpec:
         """Bytes of the values in memory; 0 for text, whose length the description does not know."""
         return self.size * ITEM_BYTES.get(self.dtype, 0)
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it holds scaled or packed integers in place of a kernel or an embedding table."""
+        return self.dtype in ("int8", "uint8") and len(self.shape) >= 2 and self.role is Role.WEIGHT
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:

@@ -23,6 +23,8 @@ def embedding_candidates(template: Checkpoint) -> list[tuple[tuple[str, ...], La
 
 
 def _is_embedding(layer: Layer) -> bool:
+    if any(spec.is_quantized for spec in layer.tensors):
+        return False  # scaled or packed integers are not the embedding
     if layer.class_name == "Embedding":
         return True
     names = [spec.path[-1] for spec in layer.tensors]

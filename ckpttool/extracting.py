@@ -276,6 +276,12 @@ def main_tensor(specs: tuple[TensorSpec, ...], layer: tuple[str, ...]) -> Tensor
     ------
     UsageError : none, or several
     """
+    quantized = next((spec.name for spec in specs if spec.is_quantized), None)
+    if quantized is not None:
+        raise UsageError(
+            f"'{quantized}' is quantized: its integers are no kernel (float weight ≈ integer / scale); take them as "
+            "they are with --tensor, or the whole layer into a folder"
+        )
     if len(specs) == 1:
         return specs[0]
     fitting = [spec for spec in specs if spec.path[-1] in KERNEL_NAMES]

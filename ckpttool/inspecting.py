@@ -308,6 +308,8 @@ def _optimizer_class(training_config: str | None) -> str | None:
         document = json.loads(training_config)
     except (ValueError, RecursionError):
         return None
-    entry = document.get("optimizer_config") if isinstance(document, dict) else None
+    entry = (document.get("optimizer_config") or document.get("optimizer")) if isinstance(document, dict) else None
+    if isinstance(entry, str):
+        return entry
     name = entry.get("class_name") if isinstance(entry, dict) else None
     return name.rpartition(">")[2] if isinstance(name, str) else None

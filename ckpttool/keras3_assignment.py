@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from .checkpoint import Checkpoint, Layer, Notice, Role, TensorSpec
 from .errors import WeightsMismatchError
@@ -18,15 +17,14 @@ from .keras3_layout import (
     LAYERS,
     LAYERS_OF_2_13,
     Part,
-    group_names,
-    group_names_by_rank,
+    found_groups,
     is_custom,
     parts_of,
     plain_class,
     shared_key,
     stored_variables,
 )
-from .keras3_unnamed import children_of, name_groups
+from .keras3_unnamed import children_of, name_groups, quantized_notice
 from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import Variables
 
@@ -97,7 +95,7 @@ class _Naming:
     def __init__(self, path: object, *, strict: bool) -> None:
         self._path = path
         self._strict = strict  # the configuration was given: whatever does not fit it is an error
-        self._shared: dict[Any, Layer] = {}
+        self._first: dict[str, Layer] = {}
         self.notices: list[Notice] = []
         self.loose: list[TensorSpec] = []
 
@@ -105,12 +103,9 @@ class _Naming:
         """The layers of a model whose group holds `nodes`."""
         container = next((node for node in nodes if node.name in (LAYERS, LAYERS_OF_2_13)), None)
         stored = {node.name: node for node in container.layers} if container is not None else {}
-        if container is not None and container.name == LAYERS_OF_2_13:
-            groups = group_names_by_rank(model, stored)
-        else:
-            groups = group_names(model)
+        groups = found_groups(model, stored, self._met_before)
         layers = [
-            self._layer(config, stored.pop(group, None), (*prefix, config.name))
+            self._layer(config, stored.pop(group, None) if group is not None else None, (*prefix, config.name))
             for config, group in zip(model.layers, groups, strict=True)
         ]
         beside = [*stored.values(), *(node for node in nodes if node is not container)]
@@ -128,16 +123,30 @@ class _Naming:
                 )
             for layer in name_groups(Checkpoint("", "", "weights", layers=(node,)), prefix).layers:
                 name = "/".join((*prefix, layer.name))
-                self.notices.append(Notice("unmatched-layer", f"'{name}' is stored, but not in the configuration", name))
+                self.notices.append(
+                    Notice("unmatched-layer", f"'{name}' is stored, but not in the configuration", name)
+                )
                 yield layer
 
+    def _met_before(self, model: ModelConfig) -> list[bool]:
+        """For each layer whether an equal one was met: in another model, or inside of a layer before it."""
+        met: list[bool] = []
+        inside: set[str] = set()
+        for layer in model.layers:
+            met.append(shared_key(layer) in self._first or shared_key(layer) in inside)
+            if layer.model is not None:
+                inside.update(shared_key(each) for _, each in layer.model.walk())
+        return met
+
     def _layer(self, config: LayerConfig, node: Layer | None, path: Path) -> Layer:
-        key = shared_key(config)
-        if node is None and key is not None and key in self._shared:
-            return _moved(self._shared[key], path)
+        """A layer met again has no group of its own: Keras stores it where it met it first."""
+        if node is None or not (node.tensors or node.layers):
+            first = self._first.get(shared_key(config))
+            if first is not None:
+                return _moved(first, path)
         layer = self._named(config, node, path)
-        if key is not None:
-            self._shared[key] = layer
+        if layer.tensors or layer.layers:
+            self._first.setdefault(shared_key(config), layer)
         return layer
 
     def _named(self, config: LayerConfig, node: Layer | None, path: Path) -> Layer:
@@ -150,7 +159,7 @@ class _Naming:
             inner = next((each for each in nodes if each.name == "layer"), None)
             return self._as(config, (), (self._named(config.inner, inner, (*path, config.inner.name)),))
         parts = None if is_custom(config) else parts_of(plain_class(config.class_name), config.config)
-        if parts is None:
+        if parts is None or (not parts[0].groups and len(parts) == 1 and stored_variables(parts[0], own) is None):
             return self._own_class(config, node, path)
         return self._as(config, self._leaf(config, parts, node, path), ())
 
@@ -168,7 +177,9 @@ class _Naming:
             self.notices.append(_unknown_names(path, config.class_name))
         return self._as(config, tensors, inside)
 
-    def _leaf(self, config: LayerConfig, parts: Sequence[Part], node: Layer | None, path: Path) -> tuple[TensorSpec, ...]:
+    def _leaf(
+        self, config: LayerConfig, parts: Sequence[Part], node: Layer | None, path: Path
+    ) -> tuple[TensorSpec, ...]:
         found: list[TensorSpec] = []
         missing = False
         quantized = False
@@ -182,11 +193,11 @@ class _Naming:
                 missing = True
             elif variables is not None:
                 found.extend(self._fitted(config, part, variables, stored, path))
-                quantized = quantized or any(is_quantized(spec) for spec in stored)
+                quantized = quantized or any(spec.is_quantized for spec in stored)
         if missing:
             self._missing(config, path)
         if quantized:
-            self.notices.append(_quantized_notice(path))
+            self.notices.append(quantized_notice("/".join(path)))
         return tuple(found)
 
     def _fitted(
@@ -216,11 +227,6 @@ class _Naming:
             raise WeightsMismatchError(f"the configuration has a layer '{name}' that is not stored", path=self._path)
         message = f"{name} ({config.class_name}): its weights are not in the file; it was saved before they were made"
         self.notices.append(Notice("weights-missing", message, name))
-
-
-def is_quantized(spec: TensorSpec) -> bool:
-    """Whether a tensor holds packed or scaled integers in place of a kernel or an embedding table."""
-    return spec.dtype in ("int8", "uint8") and len(spec.shape) >= 2
 
 
 def _at(node: Layer, groups: Sequence[str]) -> Layer:
@@ -257,12 +263,6 @@ def _unknown_names(path: Path, class_name: str | None) -> Notice:
     kind = f" ({class_name})" if class_name else ""
     message = f"{name}{kind}: the file numbers its variables and does not say what they are called"
     return Notice("names-unknown", message, name)
-
-
-def _quantized_notice(path: Path) -> Notice:
-    name = "/".join(path)
-    message = f"{name} is quantized: the stored integers are not its weights (float weight ≈ integer / scale)"
-    return Notice("quantized", message, name)
 
 
 def _group(node: Layer) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .checkpoint import Checkpoint, Layer, Role, TensorSpec
 from .errors import UnsupportedError
 from .flat_order import holds_model
-from .keras3_layout import LAYERS, Part, group_names, is_custom, parts_of, plain_class, shared_key, stored_variables
+from .keras3_layout import LAYERS, Part, group_names, is_custom, parts_of, plain_class, stored_variables
 from .keras_config import LayerConfig, ModelConfig
 from .transforms import model_config
 
@@ -105,7 +104,7 @@ class _Placing:
         self._layers = dict(checkpoint.walk())
         self._tensors = {spec.path: spec for spec in checkpoint.weights()}
         self._keras3 = checkpoint.format in KERAS3_FORMATS
-        self._shared: set[Any] = set()
+        self._shared: set[int] = set()
 
     def whole(self, checkpoint: Checkpoint, model: ModelConfig) -> Iterator[StoredGroup]:
         """The model's own group, then its layers."""
@@ -116,13 +115,16 @@ class _Placing:
     def _model(self, model: ModelConfig, group: str, path: Path) -> Iterator[StoredGroup]:
         base = f"{group}/{LAYERS}" if group else LAYERS
         for config, name in zip(model.layers, group_names(model), strict=True):
+            if model.class_name == "Sequential" and config.class_name == "InputLayer":
+                continue  # Keras keeps it out of `model.layers`
             yield from self._layer(config, f"{base}/{name}", (*path, config.name))
 
     def _layer(self, config: LayerConfig, group: str, path: Path) -> Iterator[StoredGroup]:
-        key = shared_key(config)
-        if key is not None and key in self._shared:
-            return
-        self._shared.add(key)
+        number = config.entry.get("shared_object_id")
+        if self._keras3 and isinstance(number, int):
+            if number in self._shared:
+                return
+            self._shared.add(number)
         layer = self._layers.get(path)
         own = layer.tensors if layer is not None else ()
         if config.model is not None:
@@ -143,14 +145,14 @@ class _Placing:
             return
         if class_name in _GONE:
             raise UnsupportedError(
-                f"layer '{'/'.join(path)}' is a {class_name}, which Keras 3 does not have; 'ckpttool migrate' says what "
-                "can take its place, and '.h5' keeps it"
+                f"layer '{'/'.join(path)}' is a {class_name}, which Keras 3 does not have; 'ckpttool migrate' says "
+                "what can take its place, and '.h5' keeps it"
             )
         if parts is None or any(stored_variables(part, ()) is None for part in parts):
             if not self._keras3:
                 raise UnsupportedError(
-                    f"layer '{'/'.join(path)}' is of the class '{config.class_name}', whose groups in Keras 3's layout are "
-                    "not known; write '.h5' or '.safetensors'"
+                    f"layer '{'/'.join(path)}' is of the class '{config.class_name}', whose groups in Keras 3's layout "
+                    "are not known; write '.h5' or '.safetensors'"
                 )
             yield from _own_class(config, tensors, group)
             return
@@ -190,9 +192,10 @@ class _Placing:
         for variable in variables:
             spec = self._tensors.get((*prefix, *variable.path))
             if spec is None:
+                wanted = "/".join((*part.prefix, *variable.path))
                 raise UnsupportedError(
-                    f"layer '{'/'.join(path)}' ({config.class_name}) holds no '{'/'.join((*part.prefix, *variable.path))}' as "
-                    "Keras 3 wants it; for a model of Keras 1 use 'ckpttool migrate'"
+                    f"layer '{'/'.join(path)}' ({config.class_name}) holds no '{wanted}' as Keras 3 wants it; for a "
+                    "model of Keras 1 use 'ckpttool migrate'"
                 )
             found.append(spec)
         return tuple(found)

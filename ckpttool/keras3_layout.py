@@ -8,10 +8,10 @@ Source: keras/src/saving/saving_lib.py, `_save_container_state` and `_walk_savea
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .checkpoint import TensorSpec
 from .keras_config import Json, LayerConfig, ModelConfig
@@ -35,33 +35,26 @@ _QUANTIZABLE = {"Dense": "kernel", "EinsumDense": "kernel", "Embedding": "embedd
                 "ReversibleEmbedding": "embeddings"}  # fmt: skip
 
 # By number of variables, for files without a configuration. A count that two sets of names would fit is left out.
-_BY_COUNT: dict[str, dict[int, str]] = {
-    **dict.fromkeys(
-        """Dense EinsumDense Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose""".split(),
-        {1: "kernel", 2: "kernel bias"},
-    ),
-    **dict.fromkeys(
-        ("DepthwiseConv1D", "DepthwiseConv2D"), {1: "depthwise_kernel", 2: "depthwise_kernel bias"}
-    ),
-    **dict.fromkeys(
-        ("SeparableConv1D", "SeparableConv2D"),
-        {2: "depthwise_kernel pointwise_kernel", 3: "depthwise_kernel pointwise_kernel bias"},
-    ),
-    **dict.fromkeys(
-        [*RECURRENT, "SimpleRNNCell", "LSTMCell", "GRUCell"],
-        {2: "kernel recurrent_kernel", 3: "kernel recurrent_kernel bias"},
-    ),
-    "Embedding": {1: "embeddings"},
-    "ReversibleEmbedding": {1: "embeddings", 2: "embeddings reverse_embeddings"},
-    "BatchNormalization": {2: "moving_mean moving_variance", 4: "gamma beta moving_mean moving_variance"},
-    "LayerNormalization": {2: "gamma beta"},
-    "GroupNormalization": {2: "gamma beta"},
-    "RMSNormalization": {1: "scale"},
-    "Normalization": {3: "mean variance count"},
-    "PReLU": {1: "alpha"},
-    "AdditiveAttention": {1: "scale"},
-    "SpectralNormalization": {2: "kernel vector_u"},
-}  # fmt: skip
+_SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Dense EinsumDense Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose",
+     ("kernel", "kernel bias")),
+    ("DepthwiseConv1D DepthwiseConv2D", ("depthwise_kernel", "depthwise_kernel bias")),
+    ("SeparableConv1D SeparableConv2D",
+     ("depthwise_kernel pointwise_kernel", "depthwise_kernel pointwise_kernel bias")),
+    ("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D SimpleRNNCell LSTMCell GRUCell",
+     ("kernel recurrent_kernel", "kernel recurrent_kernel bias")),
+    ("Embedding", ("embeddings",)),
+    ("ReversibleEmbedding", ("embeddings", "embeddings reverse_embeddings")),
+    ("BatchNormalization", ("moving_mean moving_variance", "gamma beta moving_mean moving_variance")),
+    ("LayerNormalization GroupNormalization", ("gamma beta",)),
+    ("RMSNormalization AdditiveAttention", ("scale",)),
+    ("Normalization", ("mean variance count",)),
+    ("PReLU", ("alpha",)),
+    ("SpectralNormalization", ("kernel vector_u",)),
+)  # fmt: skip
+_BY_COUNT = {
+    name: {len(one.split()): one.split() for one in names} for classes, names in _SETS for name in classes.split()
+}
 _WEIGHTLESS = tuple(
     """InputLayer Dropout Flatten Activation Concatenate Add Lambda Reshape ReLU Softmax GlobalAveragePooling1D
     GlobalAveragePooling2D MaxPooling1D MaxPooling2D AveragePooling2D ZeroPadding2D Dot Multiply Rescaling Masking
@@ -70,6 +63,7 @@ _WEIGHTLESS = tuple(
 )
 _COMPOSED = ("Bidirectional", "TimeDistributed", "RNN", "SpectralNormalization", "StackedRNNCells", "Functional",
              "Sequential")  # fmt: skip
+_OBJECT_NUMBER = re.compile(r'(, )?"shared_object_id": \d+')
 _FROZEN = frozenset("moving_mean moving_variance mean variance count vector_u".split())
 
 
@@ -126,19 +120,47 @@ def group_names(model: ModelConfig) -> list[str]:
     return [counter.name(layer.class_name) for layer in model.layers]
 
 
-def group_names_by_rank(model: ModelConfig, groups: Iterable[str]) -> list[str]:
-    """The same for tf.keras 2.13, whose counter also counts a layer's second entry: the n-th group of its class."""
-    ranked: dict[str, list[tuple[int, str]]] = {}
-    for group in groups:
-        base, _, number = group.rpartition("_")
-        key, rank = (base, int(number)) if base and number.isdecimal() else (group, 0)
-        ranked.setdefault(key, []).append((rank, group))
-    places = {base: iter(sorted(found)) for base, found in ranked.items()}
-    names = []
-    for layer in model.layers:
-        base = snake_case(plain_class(layer.class_name))
-        names.append(next(places.get(base, iter(())), (0, base))[1])
-    return names
+def found_groups(
+    model: ModelConfig, stored: Iterable[str], met_before: Callable[[ModelConfig], list[bool]]
+) -> list[str | None]:
+    """The stored group of each layer of a model, in its order; None for a layer that is stored elsewhere.
+
+    Keras 3 counts every layer of a class, tf.keras 2.15 only those that it has not met in another model, tf.keras 2.13
+    those with weights twice. So where the counters do not fit, the n-th group of a class is the n-th layer's.
+
+    Parameters
+    ----------
+    model : the layers
+    stored : the names of the groups in the model's container
+    met_before : says for each layer of a model whether it was met earlier; asked only where the counters do not fit
+    """
+    by_base: dict[str, list[tuple[int, str]]] = {}
+    for group in stored:
+        base, number = _base_and_number(group)
+        by_base.setdefault(base, []).append((number, group))
+    counted = group_names(model)
+    result: list[str | None] = list(counted)
+    for base in dict.fromkeys(snake_case(plain_class(layer.class_name)) for layer in model.layers):
+        places = [i for i, layer in enumerate(model.layers) if snake_case(plain_class(layer.class_name)) == base]
+        groups = [group for _, group in sorted(by_base.get(base, ()))]
+        absent = [i for i in places if counted[i] not in groups]
+        extra = set(groups) - {counted[i] for i in places}
+        if not extra and not absent:
+            continue
+        met = met_before(model)
+        if not extra and all(met[i] for i in absent):
+            continue
+        for ranked in (places, [i for i in places if not met[i]]):
+            if len(ranked) == len(groups):
+                for i in places:
+                    result[i] = groups[ranked.index(i)] if i in ranked else None
+                break
+    return result
+
+
+def _base_and_number(group: str) -> tuple[str, int]:
+    base, _, number = group.rpartition("_")
+    return (base, int(number)) if base and number.isdecimal() and len(number) < 10 else (group, 0)
 
 
 def is_custom(layer: LayerConfig) -> bool:
@@ -172,9 +194,7 @@ def parts_of(class_name: str, config: Json | None) -> tuple[Part, ...] | None:
 def _inside(attribute: str, entry: Json, name: str) -> Iterator[Part]:
     """The parts of a layer in an attribute."""
     for part in parts_of(plain_class(entry["class_name"]), entry["config"]) or ():
-        yield Part(
-            (attribute, *part.groups), (name, *part.prefix), part.class_name, part.config, (name, *part.titles)
-        )
+        yield Part((attribute, *part.groups), (name, *part.prefix), part.class_name, part.config, (name, *part.titles))
 
 
 def _name_of(entry: Json) -> str:
@@ -234,22 +254,26 @@ def stored_variables(part: Part, tensors: Sequence[TensorSpec]) -> Variables | N
     if mode is None and tensors and tensors[0].dtype in ("int8", "uint8"):
         mode = "int8" if len(tensors) <= 3 else "int4"
     if mode is not None and part.class_name in _QUANTIZABLE:
-        return _quantized(mode, _QUANTIZABLE[part.class_name], part, len(tensors))
+        return _quantized(mode, _QUANTIZABLE[part.class_name], part, tensors)
     if part.config is not None:
         return expected_of(part.class_name, part.config)
     names = _BY_COUNT.get(part.class_name, {}).get(len(tensors))
-    return None if names is None else _named(names.split())
+    return None if names is None else _named(names)
 
 
 def _named(names: Iterable[str]) -> Variables:
     return tuple(Variable((name,), None, name not in _FROZEN) for name in names)
 
 
-def _quantized(mode: str, main: str, part: Part, count: int) -> Variables | None:
+def _quantized(mode: str, main: str, part: Part, tensors: Sequence[TensorSpec]) -> Variables | None:
     """Optional variables are dropped, the likeliest absent ones first, until the stored number is met."""
     names = list(_QUANTIZED.get(mode, ()))
-    if main == "embeddings" or (part.config is not None and part.config.get("use_bias") is False):
+    no_bias = part.config is not None and part.config.get("use_bias") is False
+    if part.config is None and mode in ("int8", "int4") and len(tensors) > 1:
+        no_bias = len(tensors[1].shape) != 1 or len(tensors) == 2  # a bias is a vector, and stands second
+    if main == "embeddings" or no_bias:
         names = [name for name in names if name != "bias"]
+    count = len(tensors)
     for optional in ("g_idx", "{}_zero", "bias"):
         if len(names) > count and optional in _OPTIONAL and optional in names:
             names.remove(optional)
@@ -276,7 +300,7 @@ def expected_of(class_name: str, config: Json) -> Variables | None:
     return expected_variables(LayerConfig(class_name, class_name, config))
 
 
-def shared_key(layer: LayerConfig) -> Any:
-    """Equal for two entries that are one layer: Keras 3 numbers shared objects."""
-    entry = layer.entry if isinstance(layer.entry, Mapping) else {}
-    return entry.get("shared_object_id")
+def shared_key(layer: LayerConfig) -> str:
+    """Equal for two entries that may be one layer: Keras 3 numbers shared objects, but not at their first entry."""
+    text = json.dumps([layer.class_name, layer.name, layer.config], sort_keys=True, default=str)
+    return _OBJECT_NUMBER.sub("", text)

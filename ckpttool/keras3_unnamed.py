@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .keras3_layout import LAYERS, LAYERS_OF_2_13, Part, class_of_group, parts_of, stored_variables
+from .keras_variables import Variable
 
 Path = tuple[str, ...]
 _MODEL_GROUPS = (LAYERS, LAYERS_OF_2_13)
@@ -39,10 +40,18 @@ def children_of(nodes: Sequence[Layer], group: str) -> tuple[Layer, ...]:
     return next((node.layers for node in nodes if node.name == group), ())
 
 
+def quantized_notice(name: str) -> Notice:
+    """The warning about a layer whose stored integers are not its weights."""
+    message = f"{name} is quantized: the stored integers are not its weights (float weight ≈ integer / scale)"
+    return Notice("quantized", message, name)
+
+
 class _Groups:
     def __init__(self, *, titled: bool) -> None:
         self._titled = titled
         self._numbered: list[str] = []  # layers whose variables have numbers in place of names
+        self._inferred: list[str] = []
+        self._quantized: list[str] = []
 
     def notices(self) -> list[Notice]:
         """What the file does not say."""
@@ -56,10 +65,12 @@ class _Groups:
                 )
             )
         if self._numbered:
-            shown = ", ".join(self._numbered[:5]) + (" …" if len(self._numbered) > 5 else "")
-            notices.append(
-                Notice("names-unknown", f"the file numbers the variables of {shown} and does not name them")
-            )
+            message = f"the file numbers the variables of {_shown(self._numbered)} and does not name them"
+            notices.append(Notice("names-unknown", message))
+        if self._inferred:
+            message = f"the file numbers the variables of {_shown(self._inferred)}; kernel and bias go by their shapes"
+            notices.append(Notice("names-inferred", message))
+        notices.extend(quantized_notice(name) for name in self._quantized)
         return notices
 
     def children(self, nodes: Sequence[Layer], prefix: Path) -> Iterator[Layer]:
@@ -112,8 +123,13 @@ class _Groups:
 
     def _variables(self, node: Layer, part: Part, path: Path) -> Iterator[TensorSpec]:
         variables = stored_variables(part, node.tensors)
+        if variables is None and _like_kernel_and_bias(node):
+            variables = (Variable(("kernel",), None), Variable(("bias",), None))
+            self._inferred.append("/".join(path))
         if variables is None and node.tensors:
             self._numbered.append("/".join(path))
+        if any(spec.is_quantized for spec in node.tensors):
+            self._quantized.append("/".join((*path, *part.prefix)))
         for place, spec in enumerate(node.tensors):
             if variables is None:
                 yield replace(spec, path=(*path, *part.prefix, spec.path[-1]))
@@ -123,7 +139,7 @@ class _Groups:
 
     def _inside(self, node: Layer, path: Path, names_cell: bool) -> Iterator[TensorSpec]:
         """Every tensor of a wrapper layer, under the names of what it wraps; an RNN's own cell adds no name."""
-        yield from self._variables(node, _part_of(node), path)
+        yield from self._variables(node, _part_of(node, names_cell), path)
         order = sorted(node.layers, key=lambda child: child.name == "backward_layer")
         for child in order:
             skipped = (child.name == "cell" and not names_cell) or child.name == "cells" or _is_stack(child)
@@ -131,15 +147,31 @@ class _Groups:
             yield from self._inside(child, where, names_cell)
 
 
-def _part_of(node: Layer) -> Part:
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+
+
+def _like_kernel_and_bias(node: Layer) -> bool:
+    """A matrix (or a convolution's kernel) and a vector as long as its last axis: what nearly every layer has."""
+    shapes = [spec.shape for spec in node.tensors]
+    return len(shapes) == 2 and len(shapes[0]) >= 2 and len(shapes[1]) == 1 and shapes[0][-1] == shapes[1][0]
+
+
+def _part_of(node: Layer, in_rnn: bool) -> Part:
     by_title = class_of_group(node.title or "") if node.name in _ATTRIBUTES_OF_WRAPPERS else None
-    class_name = by_title or class_of_group(node.name) or _cell_class(node) or ""
+    class_name = by_title or class_of_group(node.name) or _class_by_shapes(node, in_rnn) or ""
     return Part((), (), class_name, None)
 
 
-def _cell_class(node: Layer) -> str | None:
-    """An unnamed cell is taken for an LSTM's: all of Keras's cells call their three variables the same."""
-    return "LSTMCell" if node.name == "cell" and node.title is None else None
+def _class_by_shapes(node: Layer, in_rnn: bool) -> str | None:
+    """What a wrapper most likely wraps: all of Keras's cells name their variables alike, and so do Dense layers."""
+    shapes = [spec.shape for spec in node.tensors]
+    ranks = [len(shape) for shape in shapes]
+    if node.name == "cell" and ranks[:2] == [2, 2] and shapes[0][1] == shapes[1][1]:
+        return "LSTMCell" if len(shapes) <= 3 else None
+    if node.name == "layer" and not in_rnn and ranks == [2, 1] and shapes[0][1] == shapes[1][0]:
+        return "Dense"
+    return None
 
 
 def _is_stack(node: Layer) -> bool:

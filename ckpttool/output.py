@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import CheckpointError, OutputError, OutputExistsError, OutputIsInputError, UsageError
+
+_TEMPORARY = re.compile(r"\..+\.ckpttool-\d+-[0-9a-f]+\.tmp")
 
 
 def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> None:
@@ -57,8 +62,11 @@ def output_file(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -> 
     OutputIsInputError, OutputExistsError, OutputError : see `check_output`; also when writing fails
     """
     check_output(path, overwrite=overwrite, inputs=inputs)
-    temporary = _temporary(path)
+    sweep(path.parent)
+    temporary: Path | None = None
+    lock = -1
     try:
+        temporary, lock = _locked_file(path)
         yield temporary
         if path.is_dir():
             raise OutputError("is a folder; give a file's name", path=path)
@@ -68,8 +76,10 @@ def output_file(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -> 
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror or error}", path=path) from error
     finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+            os.close(lock)
 
 
 @contextmanager
@@ -83,9 +93,13 @@ def output_folder(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -
     check_output(path, overwrite=overwrite, inputs=inputs)
     if overwrite and os.path.lexists(path) and not path.is_dir():
         raise OutputError("is a file; give another name for the folder", path=path)
+    sweep(path.parent)
     temporary = _temporary(path)
+    lock = -1
     try:
         temporary.mkdir()
+        lock = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        _lock(lock)
         yield temporary
         if os.path.lexists(path):
             aside = _temporary(path)
@@ -100,10 +114,58 @@ def output_folder(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -
         raise OutputError(f"cannot be written: {error.strerror or error}", path=path) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
 
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.ckpttool-{os.getpid()}-{os.urandom(4).hex()}.tmp")
+
+
+def _locked_file(path: Path) -> tuple[Path, int]:
+    """A new temporary sibling and the descriptor that holds its lock: nobody takes it for a left-over meanwhile."""
+    while True:
+        temporary = _temporary(path)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _lock(descriptor)
+        if _is_at(descriptor, temporary):
+            return temporary, descriptor
+        os.close(descriptor)  # swept between its making and its locking
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock; False where another process has it, or the file system has none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    return False
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed runs left in a folder: temporary outputs that no process holds a lock on."""
+    try:
+        names = [name for name in os.listdir(folder) if _TEMPORARY.fullmatch(name)]
+    except OSError:
+        return
+    for name in names:
+        path = folder / name
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if _lock(descriptor) and _is_at(descriptor, path):
+                    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _put_in_place(temporary: Path, path: Path, overwrite: bool) -> None:

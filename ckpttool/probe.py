@@ -85,6 +85,8 @@ class Probe:
         """HDF5 starts at 0, or behind a user block at 512, 1024, 2048 … (HDF5 file format specification, II.A)."""
         if self.head.startswith(HDF5_MAGIC):
             return True
+        if self.head.startswith(b"PK\x03\x04"):
+            return False  # an archive whose HDF5 member happens to lie at such a place
         offset = 512
         if self.is_dir or self.size_bytes <= offset:
             return False

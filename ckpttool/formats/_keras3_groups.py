@@ -23,10 +23,9 @@ class Node:
 
     name: str
     title: str | None = None
-    address: tuple[int, int] = (0, 0)  # shard and place in it: the order in which Keras wrote
+    address: tuple[int, int] = (0, 0)  # first shard, and the last place in it of a group inside: the order of writing
     tensors: list[TensorSpec] = field(default_factory=list)
     children: dict[str, Node] = field(default_factory=dict)
-    has_vars: bool = False
 
     def layer(self) -> Layer:
         """The finished group, its children in the order in which they were written."""
@@ -71,6 +70,9 @@ class Groups:
         self._around.add(group.address)
         self._read_children(group, node, number, shard, path)
         self._around.discard(group.address)
+        for child in node.children.values():
+            if child.address[0] == node.address[0]:
+                node.address = max(node.address, child.address)
 
     def _read_children(self, group: Hdf5Group, node: Node, number: int, shard: str, path: tuple[str, ...]) -> None:
         for name in group.names():
@@ -78,17 +80,17 @@ class Groups:
             if not isinstance(child, Hdf5Group):
                 continue
             if name == VARS:
-                self._variables(child, node, shard, path)
+                self._variables(child, node, number, shard, path)
                 continue
             known = node.children.get(name)
             if known is None:
                 known = node.children[name] = Node(name, address=(number, child.address))
             self._read(child, known, number, shard, (*path, name))
 
-    def _variables(self, group: Hdf5Group, node: Node, shard: str, path: tuple[str, ...]) -> None:
-        node.has_vars = True
-        title = group.text("name")
-        node.title = node.title or title
+    def _variables(self, group: Hdf5Group, node: Node, number: int, shard: str, path: tuple[str, ...]) -> None:
+        if node.address[0] == number:
+            node.address = max(node.address, (number, group.address))
+        node.title = node.title or group.text("name")
         for name in sorted(group.names(), key=_by_number):
             dataset = group.dataset(name)
             if dataset is None:

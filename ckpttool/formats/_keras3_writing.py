@@ -11,19 +11,20 @@ from typing import Any
 
 import h5py
 
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, TensorSpec
+from ..copying import copy_tensors
 from ..errors import UnsupportedError
 from ..keras3_groups import StoredGroup, stored_groups
 from ..keras_config import is_keras3
 from ..reading import OnProgress, Reader
-from ._hdf5_writing import Place, allocate, fill
+from ._hdf5_writing import allocate
 from ._window import WriteWindow
 from ._zip_writing import ZipWriter
 
+Place = tuple[TensorSpec, int]  # a tensor and where its values go in the output, in bytes
 
-def write_weights(
-    reader: Reader, checkpoint: Checkpoint, path: Path, *, on_progress: OnProgress | None = None
-) -> None:
+
+def write_weights(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_progress: OnProgress | None = None) -> None:
     """Write a description as Keras 3 weights (`.weights.h5`), its values streamed from a reader.
 
     Parameters
@@ -39,18 +40,16 @@ def write_weights(
     OSError : the file cannot be written
     """
     groups = list(stored_groups(checkpoint))
-    with h5py.File(path, "w") as file:
-        places = _lay_out(file, groups)
+    with h5py.File(path, "w", locking=False) as file:
+        places = _lay_out(file, groups, 0)
     descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
     try:
-        fill(reader, places, descriptor, 0, on_progress)
+        copy_tensors(reader, places, descriptor, on_progress)
     finally:
         os.close(descriptor)
 
 
-def write_archive(
-    reader: Reader, checkpoint: Checkpoint, path: Path, *, on_progress: OnProgress | None = None
-) -> None:
+def write_archive(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_progress: OnProgress | None = None) -> None:
     """Write a full model as a `.keras` archive, from a Keras 3 configuration as it is.
 
     Members are stored uncompressed and dated 1980, so that equal models give equal files.
@@ -76,8 +75,8 @@ def write_archive(
         wanted = sum(spec.nbytes for group in groups for spec in group.tensors)
         offset = archive.begin("model.weights.h5", wanted)
         with h5py.File(WriteWindow(file.fileno(), offset), "w") as weights:
-            places = _lay_out(weights, groups)
-        fill(reader, places, file.fileno(), offset, on_progress)
+            places = _lay_out(weights, groups, offset)
+        copy_tensors(reader, places, file.fileno(), on_progress)
         archive.end()
         archive.close()
 
@@ -123,18 +122,17 @@ def _metadata(checkpoint: Checkpoint) -> dict[str, str]:
     return {"keras_version": version or "3.0.0", "date_saved": saved}
 
 
-def _lay_out(file: h5py.File, groups: Sequence[StoredGroup]) -> list[Place]:
-    """Make the groups and room for their tensors; Keras since 3.6 notes the name at each."""
+def _lay_out(file: h5py.File, groups: Sequence[StoredGroup], base: int) -> list[Place]:
+    """Make the groups, with the names that Keras notes since 3.6, and room for tensors; offsets count `base` in."""
     places: list[Place] = []
     for each in groups:
         group = file.require_group(f"{each.path}/vars" if each.path else "vars")
         if each.title is not None:
             group.attrs["name"] = each.title
         for number, spec in enumerate(each.tensors):
-            dataset = allocate(group, str(number), spec)
+            offset = allocate(group, str(number), spec)
             if spec.dtype == "bfloat16":
                 group[str(number)].attrs["dtype"] = "bfloat16"
-            if spec.nbytes:
-                places.append((spec, dataset))
-    file.flush()
-    return [(spec, dataset.get_offset()) for spec, dataset in places]
+            if offset is not None:
+                places.append((spec, base + offset))
+    return places

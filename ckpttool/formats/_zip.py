@@ -16,8 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsafeCheckpointError
-from ..errors import UnreadableError, UnsupportedError
+from ..errors import (
+    CorruptCheckpointError,
+    LimitExceededError,
+    ReaderClosedError,
+    UnreadableError,
+    UnsafeCheckpointError,
+    UnsupportedError,
+)
 from ..limits import Limits
 from ._window import Window
 
@@ -78,7 +84,7 @@ class ZipArchive:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, OSError, ValueError, struct.error, NotImplementedError, OverflowError) as error:
             raise CorruptCheckpointError(
-                f"begins like a zip archive, but its directory cannot be read ({error}); the file is truncated or damaged",
+                f"begins like a zip archive, but its directory cannot be read ({error}); it is truncated or damaged",
                 path=self.path,
             ) from error
         if len(entries) > self._limits.max_objects:
@@ -171,7 +177,7 @@ class ZipArchive:
             raise ReaderClosedError("the reader is closed", path=self.path)
         if not member.deflated:
             return Window(self._file.fileno(), member.offset, member.size_bytes, in_place=True)
-        file: IO[bytes] = tempfile.TemporaryFile(prefix="ckpttool-")  # closed by `close`
+        file: IO[bytes] = tempfile.TemporaryFile(prefix="ckpttool-")  # noqa: SIM115 (closed by `close`)
         self._temporary.append(file)
         for part in self._bytes(member, self._limits.max_inflated_bytes):
             file.write(part)
@@ -185,12 +191,14 @@ class ZipArchive:
         for part in self._inflated(member) if member.deflated else self._raw(member):
             done += len(part)
             if done > bound:
-                raise LimitExceededError(f"member '{_shown(member.name)}' inflates beyond {bound:,} bytes", path=self.path)
+                raise LimitExceededError(
+                    f"member '{_shown(member.name)}' inflates beyond {bound:,} bytes", path=self.path
+                )
             crc = zlib.crc32(part, crc)
             yield part
         if done != member.size_bytes or crc != member.crc32:
             raise CorruptCheckpointError(
-                f"member '{_shown(member.name)}' does not have the checksum that the archive gives; the file is damaged",
+                f"member '{_shown(member.name)}' has another checksum than the archive gives; the file is damaged",
                 path=self.path,
             )
 

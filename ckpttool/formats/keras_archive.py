@@ -1,7 +1,7 @@
 """Keras archives: the `.keras` zip of Keras 3 and tf.keras 2.12 to 2.15, and the folder of `save(zipped=False)`.
 
-Members are `metadata.json`, `config.json`, `model.weights.h5` and assets, all stored uncompressed, so the HDF5 inside is
-read in place. Files that zip tools packed again are inflated once, into an unnamed temporary file.
+Members are `metadata.json`, `config.json`, `model.weights.h5` and assets, all stored uncompressed, so the HDF5 inside
+is read in place. Files that zip tools packed again are inflated once, into an unnamed temporary file.
 Source: keras/src/saving/saving_lib.py, `_save_model_to_fileobj` and `_save_model_to_dir` (Keras 3.15).
 """
 
@@ -23,8 +23,8 @@ from ..keras_config import is_model_entry
 from ..probe import Probe
 from ..reading import BLOCK_BYTES, Extent, Match
 from ._hdf5 import Hdf5File
-from ._zip import ZIP_MAGIC, ZipArchive
 from ._keras3_writing import write_archive as write
+from ._zip import ZIP_MAGIC, ZipArchive
 from .keras_weights import Reader as WeightsReader
 from .keras_weights import open_window
 

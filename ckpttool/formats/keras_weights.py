@@ -28,7 +28,6 @@ from ..errors import (
     UnsupportedError,
 )
 from ..keras3_assignment import assign
-from ..limits import Limits
 from ..probe import Probe
 from ..reading import BLOCK_BYTES, Extent, Match
 from ._hdf5 import Hdf5Dataset, Hdf5File, Hdf5Group, numpy_dtype

@@ -24,7 +24,7 @@ def detect(checkpoint: Checkpoint) -> Evidence | None:
     model = model_config(checkpoint)
     if model is not None:
         return _by_config(model)
-    suspected = _by_groups(checkpoint)
+    suspected = _by_groups(checkpoint) or _by_classes(checkpoint)
     if checkpoint.config_of:
         return _by_given_template(checkpoint, suspected)
     return suspected
@@ -135,6 +135,26 @@ def _by_groups(checkpoint: Checkpoint) -> Evidence | None:
         False,
         (f"group '{template.name}' holds all {count} tensors", f"{len(lambdas)} empty lambda groups"),
     )
+
+
+def _by_classes(checkpoint: Checkpoint) -> Evidence | None:
+    """The same in the layout of Keras 3, whose groups tell the classes."""
+    if checkpoint.kind != "weights" or checkpoint.format != "keras-weights":
+        return None
+    layers = checkpoint.layers
+    templates = [layer for layer in layers if any(True for _ in layer.all_tensors())]
+    counts = {
+        name: sum(layer.class_name == name for layer in layers) for name in ("InputLayer", "Lambda", "Concatenate")
+    }
+    inputs, slices, merges = counts.values()
+    if len(templates) != 1 or not templates[0].layers or not inputs or not merges or slices % inputs:
+        return None
+    if slices // inputs < 2 or sum(counts.values()) != len(layers) - 1:
+        return None
+    template = templates[0]
+    count = sum(1 for _ in template.all_tensors())
+    reasons = (f"group '{template.name}' holds all {count} tensors", f"{slices} empty lambda groups")
+    return Evidence(KIND, (template.name,), slices // inputs, False, reasons)
 
 
 def _holds_other_scopes(template: Layer) -> bool:
