@@ -117,19 +117,24 @@ def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int
     -------
     index of the first scope of the outermost occurrence; scopes further in are the layer's own
     """
-    scopes = parts[:-1]
-    width = len(layer)
-    for start in range(len(scopes) - width + 1):
-        window = tuple(scopes[start : start + width])
-        if window == tuple(layer) or (loosely and _alike(window, layer)):
-            return start
-    split = of_keras1(parts)
-    if len(split) > len(parts):
-        return matches(split, layer, loosely=loosely)
+    start = _scope(parts, layer, loosely)
+    if start is None:
+        start = _scope(of_keras1(parts), layer, loosely)
+    if start is not None:
+        return start
     if len(parts) == 1 and len(layer) == 1:
         last = parts[0]
         if last.startswith(f"{layer[0]}_") or (loosely and last.lower().startswith(f"{layer[0].lower()}_")):
             return 0
+    return None
+
+
+def _scope(parts: Sequence[str], layer: Sequence[str], loosely: bool) -> int | None:
+    scopes, width = parts[:-1], len(layer)
+    for start in range(len(scopes) - width + 1):
+        window = tuple(scopes[start : start + width])
+        if window == tuple(layer) or (loosely and _alike(window, layer)):
+            return start
     return None
 
 
@@ -148,9 +153,8 @@ def without_cells(parts: Sequence[str]) -> tuple[str, ...]:
 def inside(parts: Sequence[str], layer: Sequence[str]) -> tuple[str, ...]:
     """What follows the layer's own scope in a cleaned stored name: `("kernel",)`, `("forward_lstm", "kernel")`."""
     parts = without_cells(parts)
-    split = of_keras1(parts)
-    if len(split) > len(parts) and matches(split, layer, loosely=True) is not None:
-        parts = split
+    if _scope(parts, layer, True) is None and _scope(of_keras1(parts), layer, True) is not None:
+        parts = of_keras1(parts)
     for loosely in (False, True):
         start = matches(parts, layer, loosely=loosely)
         if start is None:

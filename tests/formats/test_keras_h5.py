@@ -14,7 +14,7 @@ import pytest
 import ckpttool
 from ckpttool.checkpoint import Checkpoint, Layer, TensorSpec, WrittenBy
 from ckpttool.errors import CheckpointError, CorruptCheckpointError, UnknownFormatError, UnsupportedError
-from ckpttool.formats import keras_h5
+from ckpttool.formats import _keras_h5_writing, keras_h5
 from ckpttool.keras_config import parse_config
 from ckpttool.opening import open_checkpoint
 from ckpttool.source import SourceOptions, open_source
@@ -300,7 +300,7 @@ def test_layer_names_are_cut_into_pieces_that_fit(count: int, length: int, tmp_p
     keras_h5.write(NoValues(), many_layers(count, length), path)  # type: ignore[arg-type]
     with h5py.File(path) as file:
         pieces = [file.attrs[each] for each in sorted(file.attrs) if each.startswith("layer_names")]
-        assert all(piece.nbytes <= keras_h5.ATTRIBUTE_LIMIT_BYTES for piece in pieces)
+        assert all(piece.nbytes <= _keras_h5_writing.ATTRIBUTE_LIMIT_BYTES for piece in pieces)
         assert ("layer_names" in file.attrs) == (len(pieces) == 1)
     with open_checkpoint(path) as reader:
         assert [layer.name for layer in reader.describe().layers] == [f"{n:0{length}}" for n in range(count)]
