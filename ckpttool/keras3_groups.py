@@ -44,7 +44,7 @@ def stored_groups(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
     model = model_config(checkpoint)
     if model is not None:
         yield from _Placing(checkpoint).whole(checkpoint, model)
-    elif checkpoint.format in KERAS3_FORMATS and "lifted_from" not in dict(checkpoint.metadata):
+    elif checkpoint.format in KERAS3_FORMATS:
         yield from _as_stored(checkpoint)
     else:
         raise UnsupportedError(
@@ -55,12 +55,16 @@ def stored_groups(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
 
 
 def _as_stored(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
-    """A file of the same layout: its groups as they are, by the tensors' locators."""
+    """A file of the same layout: its groups by the tensors' locators, without those around the template."""
+    around = _groups_around(checkpoint)
     groups: dict[str, dict[int, TensorSpec]] = {}
     titles: dict[str, str] = {}
     for path, layer in checkpoint.walk():
         for spec in layer.tensors:
             group, _, number = _place(spec)
+            if not group.startswith(around):
+                raise UnsupportedError(f"{spec.name}: its group '{group}' lies outside of the template")
+            group = group.removeprefix(around)
             groups.setdefault(group, {})[number] = spec
             if spec.path[:-1] == path:
                 titles[group] = layer.name
@@ -70,6 +74,15 @@ def _as_stored(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
             groups.setdefault(group, {})[number] = spec
     for group, found in groups.items():
         yield StoredGroup(group, titles.get(group), tuple(found[number] for number in sorted(found)))
+
+
+def _groups_around(checkpoint: Checkpoint) -> str:
+    """The groups of the models that the template was lifted out of: two a level, `layers` and the model's own."""
+    levels = sum(int(value) for key, value in checkpoint.metadata if key == "lifted_levels")
+    first = next(checkpoint.weights(), None)
+    if not levels or first is None:
+        return ""
+    return "/".join(_place(first)[0].split("/")[: 2 * levels]) + "/"
 
 
 def _place(spec: TensorSpec) -> tuple[str, str, int]:

@@ -31,7 +31,7 @@ from .keras_weights import open_window
 __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-archive"
-SIGNS = "zip or folder with config.json and model.weights.h5"
+OPTIMIZER_FROM = ("keras-weights", "keras-archive")
 CONFIG, METADATA = "config.json", "metadata.json"
 WEIGHTS = ("model.weights.h5", "variables.h5")  # the latter: the experimental archive of TF 2.11
 PICKLED_WEIGHTS = "model.weights.npz"

@@ -37,7 +37,9 @@ from ._keras3_writing import write_weights as write
 __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-weights"
-SIGNS = "HDF5 with groups 'vars' of numbered datasets; JSON with 'weight_map' to such files"
+OPTIMIZER_FROM = ("keras-weights", "keras-archive")
+NEEDS_CONFIG = True  # it decides the groups' names, though the file does not hold it
+HOLDS_CONFIG = False
 _SHARD = re.compile(r"(?P<base>.+)_\d{5}\.weights\.h5")
 
 
