@@ -68,12 +68,24 @@ def _as_stored(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
             groups.setdefault(group, {})[number] = spec
             if spec.path[:-1] == path:
                 titles[group] = layer.name
+            titles.update(_models_around(group, path))
     for spec in checkpoint.loose:
         if spec.role is not Role.OPTIMIZER:
             group, _, number = _place(spec)
             groups.setdefault(group, {})[number] = spec
+    for group in titles:
+        groups.setdefault(group, {})
     for group, found in groups.items():
         yield StoredGroup(group, titles.get(group), tuple(found[number] for number in sorted(found)))
+
+
+def _models_around(group: str, path: Path) -> Iterator[tuple[str, str]]:
+    """The groups of the models that a layer lies in, with their names: `layers/functional` is the path's first part."""
+    parts = group.split("/")
+    for level in range(len(path) - 1):
+        if parts[2 * level : 2 * level + 1] != [LAYERS] or parts[2 * level + 2 : 2 * level + 3] != [LAYERS]:
+            return
+        yield "/".join(parts[: 2 * level + 2]), path[level]
 
 
 def _groups_around(checkpoint: Checkpoint) -> str:
