@@ -52,7 +52,10 @@ def test_integers_and_optimizer_state_stay(tmp_path: Path) -> None:
     with open_checkpoint(tmp_path / "x.keras") as reader:
         assert {spec.dtype for spec in reader.describe().optimizer_tensors()} == {"int64", "float32"}
     convert(FILES / "keras-3.15-int8.keras", tmp_path / "q.keras", dtype="bfloat16")
-    assert {value.dtype for value in values(tmp_path / "q.keras").values()} == {np.dtype(np.int8), np.dtype(ml_dtypes.bfloat16)}
+    assert {value.dtype for value in values(tmp_path / "q.keras").values()} == {
+        np.dtype(np.int8),
+        np.dtype(ml_dtypes.bfloat16),
+    }
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2, 4, 6, 100])

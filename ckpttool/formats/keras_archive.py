@@ -149,7 +149,7 @@ class Reader:
             config=self._config if nests else None,
             written_by=WrittenBy(keras=version if isinstance(version, str) else None),
             training_config=json.dumps(compiled) if compiled else None,
-            metadata=tuple(self._kept(entry, nests)),
+            metadata=(*stored.metadata, *self._kept(entry, nests)),
             warnings=(*stored.warnings, *self._warnings(entry, nests)),
         )
 

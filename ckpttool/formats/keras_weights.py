@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..checkpoint import Checkpoint, Notice, TensorSpec, WrittenBy
+from ..checkpoint import Checkpoint, Notice, TensorSpec
 from ..errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -28,6 +28,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ..keras3_assignment import assign
+from ..keras3_groups import GROUP_NAMES
 from ..probe import Probe
 from ..reading import BLOCK_BYTES, Extent, Match
 from ._hdf5 import Hdf5Dataset, Hdf5File, Hdf5Group, numpy_dtype
@@ -145,7 +146,7 @@ class Reader:
             kind="weights",
             layers=groups.layers(),
             loose=tuple(groups.loose_tensors()),
-            written_by=WrittenBy(),
+            metadata=_noted(groups),
             warnings=self._warnings(),
         )
 
@@ -187,6 +188,11 @@ class Reader:
     def extent(self, spec: TensorSpec) -> Extent | None:
         """Where the tensor's bytes lie in its file, or None where they must be decoded."""
         return self._dataset(spec).extent()
+
+
+def _noted(groups: Groups) -> tuple[tuple[str, str], ...]:
+    """The names that Keras notes at the groups, for a writer of the same layout."""
+    return ((GROUP_NAMES, json.dumps(groups.titles)),) if groups.titles else ()
 
 
 def open_window(probe: Probe, file: Hdf5File) -> Reader:

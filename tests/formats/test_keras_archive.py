@@ -103,7 +103,9 @@ def test_twins_hold_the_same_tensors_under_the_same_names(name: str) -> None:
     twin = manifest.entry(name)["twin"]
     if twin is None or any(own in name for own in OWN_CLASSES):
         return
-    untitled = not twin.endswith(".keras") and manifest.entry(twin)["versions"]["keras"].startswith(("2.", "3.0", "3.3"))
+    untitled = not twin.endswith(".keras") and manifest.entry(twin)["versions"]["keras"].startswith(
+        ("2.", "3.0", "3.3")
+    )
     if not untitled:
         assert template(FILES / name) == template(FILES / twin)
 

@@ -135,7 +135,7 @@ def shards(folder: Path) -> Path:
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     index = shards(tmp_path)
     (tmp_path / "keras-3.15-sequential-trained_00001.weights.h5").unlink()
-    with pytest.raises(CheckpointNotFoundError, match="'keras-3.15-sequential-trained_00001.weights.h5' is missing"):
+    with pytest.raises(CheckpointNotFoundError, match="_00001.weights.h5' is missing"):
         open_checkpoint(index)
 
 
@@ -177,9 +177,7 @@ def test_quantized_integers_are_not_the_embedding(mode: str) -> None:
     path = FILES / ("keras-3.15-int8.keras" if mode == "int8" else "keras-3.15-int4.weights.h5")
     with open_checkpoint(path) as reader:
         described = reader.describe()
-        assert [spec.name for spec in described.weights() if spec.is_quantized and "embedding" in spec.name][0] == (
-            "image_embedding/embeddings"
-        )
+        assert "image_embedding/embeddings" in [spec.name for spec in described.weights() if spec.is_quantized]
         assert "quantized" in [notice.code for notice in described.warnings]
         assert embedding_candidates(described) == []
     layer = extract(path, "image_embedding")
