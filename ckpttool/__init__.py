@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .errors import CheckpointError
     from .exports.dot_product import dot_product
     from .extracting import extract
+    from .format_table import list_formats
     from .inspecting import inspect
     from .limits import Limits
     from .opening import open_checkpoint
@@ -32,6 +33,7 @@ _PLACES = {
     "dot_product": "exports.dot_product",
     "extract": "extracting",
     "inspect": "inspecting",
+    "list_formats": "format_table",
     "open_checkpoint": "opening",
     "unwrap": "converting",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "dot_product",
     "extract",
     "inspect",
+    "list_formats",
     "open_checkpoint",
     "unwrap",
 ]

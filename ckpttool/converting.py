@@ -8,17 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
-from .errors import EmptyResultError, UsageError
+from .errors import EmptyResultError, UnsupportedError, UsageError
+from .keras_config import is_keras3
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
-from .transforms import without_roles
+from .transforms import model_config, without_roles
 from .views import TurnedKernels
 from .wrapping import Evidence, command_line, require_proof
 from .written_config import written_config
+
+_SAME_SUFFIX = {"keras-archive": ".keras", "keras-weights": ".weights.h5"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ def unwrap(
     *,
     to: str | None = None,
     weights_only: bool = False,
+    dtype: str | None = None,
     report: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     overwrite: bool = False,
@@ -49,9 +54,10 @@ def unwrap(
     Parameters
     ----------
     path : the source; opened read-only
-    output : a new file; None writes `<stem>-single.h5` in the current folder
+    output : a new file; None writes `<stem>-single` in the current folder, with the suffix `default_output` gives
     to : the output's format, where its suffix does not say it
     weights_only : leave the configuration out
+    dtype : "float16", "bfloat16" or "float32" for all floating weights
     report : a new JSON file for the map from each stored tensor to each written one, with sha256
     dry_run : write nothing; the returned report says what would be written
     overwrite : replace existing outputs
@@ -69,8 +75,10 @@ def unwrap(
     OutputExistsError, OutputIsInputError, OutputError : the output cannot be written
     CheckpointError : whatever is wrong with the source
     """
-    target = Path(output) if output is not None else default_output(path)
-    request = _Request("unwrap", path, target, to, weights_only, report, dry_run, overwrite, options, on_progress)
+    target = Path(output) if output is not None else None
+    request = _Request(
+        "unwrap", path, target, to, weights_only, dtype, report, dry_run, overwrite, options, on_progress
+    )
     return _run(request)
 
 
@@ -80,6 +88,7 @@ def convert(
     *,
     to: str | None = None,
     weights_only: bool = False,
+    dtype: str | None = None,
     report: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     overwrite: bool = False,
@@ -94,7 +103,7 @@ def convert(
     output : a new file
     to : the output's format, where its suffix does not say it
     weights_only : leave the configuration and the optimizer state out
-    report, dry_run, overwrite, options, on_progress : as in `unwrap`
+    dtype, report, dry_run, overwrite, options, on_progress : as in `unwrap`
 
     Returns
     -------
@@ -106,7 +115,9 @@ def convert(
         as in `unwrap`
     """
     target = Path(output)
-    request = _Request("convert", path, target, to, weights_only, report, dry_run, overwrite, options, on_progress)
+    request = _Request(
+        "convert", path, target, to, weights_only, dtype, report, dry_run, overwrite, options, on_progress
+    )
     return _run(request)
 
 
@@ -116,9 +127,10 @@ class _Request:
 
     command: str
     path: str | os.PathLike[str]
-    target: Path
+    target: Path | None
     to: str | None
     weights_only: bool
+    dtype: str | None
     report: str | os.PathLike[str] | None
     dry_run: bool
     overwrite: bool
@@ -127,7 +139,8 @@ class _Request:
 
 
 def _run(request: _Request) -> ConversionReport:
-    path, target, options = request.path, request.target, request.options
+    path, options = request.path, request.options
+    target = request.target or default_output(path, options)
     format_name = output_format(target, request.to)
     if options.theano:
         # A legacy file goes with its configuration, which says in which order the axes of a kernel are.
@@ -144,10 +157,17 @@ def _run(request: _Request) -> ConversionReport:
         else:
             plan = plan_unwrap(source, target, format_name, weights_only=request.weights_only, options=options)
         plan = _about_format(source, plan)
+        if format_name == "keras-archive":
+            _require_keras3(source, plan, request)
+        if request.dtype is not None:
+            source = replace(source, reader=CastReader(source.reader, plan.checkpoint, request.dtype))
+            plan = replace(plan, checkpoint=source.reader.describe())
         result = describe_plan(source, plan)
         if request.dry_run:
             return replace(result, dry_run=True)
         _write(source, plan, overwrite=request.overwrite, on_progress=request.on_progress)
+        if isinstance(source.reader, CastReader):
+            result = replace(result, notes=(*result.notes, source.reader.sentence()))
         if report is not None:
             full = replace(result, records=tuple(_records(source.reader, plan.checkpoint)),
                            source_sha256=_sha256(source.path))  # fmt: skip
@@ -159,9 +179,29 @@ def _extra_inputs(options: SourceOptions) -> list[Path]:
     return [] if options.config is None else [Path(options.config)]
 
 
-def default_output(path: str | os.PathLike[str]) -> Path:
-    """`<stem>-single.h5` in the current folder."""
-    return Path(f"{Path(path).stem.removesuffix('.weights') or 'model'}-single.h5")
+def default_output(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Path:
+    """`<stem>-single` in the current folder: `.keras` or `.weights.h5` where the source is one, else `.h5`."""
+    with open_source(path, options) as source:
+        suffix = _SAME_SUFFIX.get(source.whole.format, ".h5")
+    return Path(f"{Path(path).stem.removesuffix('.weights') or 'model'}-single{suffix}")
+
+
+def _require_keras3(source: Source, plan: Plan, request: _Request) -> None:
+    """A `.keras` file holds a configuration of Keras 3; one of Keras 1 or 2 has to be rebuilt first.
+
+    Raises
+    ------
+    UnsupportedError : it is none, with the command that rebuilds it
+    """
+    model = model_config(plan.checkpoint)
+    if model is None or is_keras3(model.raw):
+        return
+    words = ("ckpttool", "migrate", os.fspath(request.path), *request.options.words(), "-o", os.fspath(plan.output))
+    raise UnsupportedError(
+        f"its configuration is one of Keras 1 or 2, which no '.keras' file holds as it is; to rebuild it: "
+        f"{command_line(*words)}",
+        path=source.path,
+    )
 
 
 def output_format(output: Path, to: str | None) -> str:
@@ -176,11 +216,6 @@ def output_format(output: Path, to: str | None) -> str:
             raise UsageError(f"cannot write '{to}'; --to takes {', '.join(sorted(set(OUTPUT_SUFFIXES.values())))}")
         return to
     name = output.name.lower()
-    if name.endswith(".weights.h5") and ".weights.h5" not in OUTPUT_SUFFIXES:
-        raise UsageError(
-            "'.weights.h5' is the layout of Keras 3, which is not written yet; for legacy weights use a plain '.h5'",
-            path=output,
-        )
     for suffix, format_name in OUTPUT_SUFFIXES.items():
         if name.endswith(suffix):
             return format_name
@@ -202,7 +237,7 @@ def plan_unwrap(
     """
     template = without_roles(source.template, Role.OPTIMIZER, Role.BOOKKEEPING)
     template = replace(template, training_config=None)
-    if weights_only:
+    if weights_only and not _needs_config(format_name):
         template = replace(template, config=None, kind="weights")
     if format_name == "keras-h5":
         config, notices = written_config(template)
@@ -238,7 +273,7 @@ def plan_convert(source: Source, output: Path, format_name: str, *, weights_only
     if weights_only or not ("*" in keeps or whole.format in keeps):
         whole = without_roles(whole, Role.OPTIMIZER)
     whole = without_roles(whole, Role.BOOKKEEPING)
-    if weights_only:
+    if weights_only and not _needs_config(format_name):
         whole = replace(whole, config=None, training_config=None, kind="weights")
     return Plan(output, format_name, whole, tuple(notes))
 
@@ -249,7 +284,10 @@ def _about_format(source: Source, plan: Plan) -> Plan:
     module = format_module(plan.format_name)
     if checkpoint.config is not None and not getattr(module, "HOLDS_CONFIG", True):
         notes.append(f"the configuration is left out: {plan.format_name} holds tensors only")
-        checkpoint = replace(checkpoint, config=None, training_config=None, kind="weights")
+        if not _needs_config(plan.format_name):
+            checkpoint = replace(checkpoint, config=None, training_config=None, kind="weights")
+    if plan.format_name == "keras-weights" and (checkpoint.written_by.keras_major or 2) < 3:
+        notes.append("the layout is that of Keras 3: for Keras up to 2.11 write '.h5'")
     cast = getattr(module, "becomes_float32", None)
     changed = [spec for spec in checkpoint.weights() if cast is not None and cast(spec)]
     if changed:
@@ -262,6 +300,11 @@ def _about_format(source: Source, plan: Plan) -> Plan:
         about.append(("source_bytes", str(source.path.stat().st_size)))
     checkpoint = replace(checkpoint, metadata=(*checkpoint.metadata, *about))
     return replace(plan, checkpoint=checkpoint, notes=tuple(notes))
+
+
+def _needs_config(format_name: str) -> bool:
+    """Whether the format is laid out by the configuration, though it does not hold it."""
+    return bool(getattr(format_module(format_name), "NEEDS_CONFIG", False))
 
 
 def _order_note(source: Source, template: Checkpoint) -> list[str]:
@@ -291,7 +334,7 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
         source=os.fspath(source.path),
         output=os.fspath(plan.output),
         format=plan.format_name,
-        kind="weights" if plan.checkpoint.config is None else "model",
+        kind="model" if plan.checkpoint.config and not _needs_config(plan.format_name) else "weights",
         tensors=len({spec.locator for spec in specs}),
         of_tensors=len(stored),
         parameters=sum(spec.size for spec in specs),

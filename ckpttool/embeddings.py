@@ -19,7 +19,7 @@ def embedding_candidates(template: Checkpoint) -> list[tuple[tuple[str, ...], La
     if found:
         return found
     last = _last_linear_dense(template)
-    return [(path, layer) for path, layer in layers if path == last]
+    return [(path, layer) for path, layer in layers if path == last and not any(s.is_quantized for s in layer.tensors)]
 
 
 def _is_embedding(layer: Layer) -> bool:

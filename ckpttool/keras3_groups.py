@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .checkpoint import Checkpoint, Layer, Role, TensorSpec
@@ -13,11 +15,14 @@ from .keras_config import LayerConfig, ModelConfig
 from .transforms import model_config
 
 KERAS3_FORMATS = ("keras-weights", "keras-archive")
+GROUP_NAMES = "group_names"  # key of a description's metadata: JSON, group -> the name that Keras notes there
+OPTIMIZER = "optimizer"
 _GONE = frozenset(
     """CuDNNLSTM CuDNNGRU LocallyConnected1D LocallyConnected2D Convolution1D Convolution2D Convolution3D
     AtrousConvolution1D AtrousConvolution2D Deconvolution2D SeparableConvolution2D MaxoutDense Highway SReLU
     ParametricSoftplus TimeDistributedDense""".split()
 )
+_ONE_GATE = re.compile("[WUb]_[icfozrh]")
 Path = tuple[str, ...]
 
 
@@ -44,7 +49,7 @@ def stored_groups(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
     model = model_config(checkpoint)
     if model is not None:
         yield from _Placing(checkpoint).whole(checkpoint, model)
-    elif checkpoint.format in KERAS3_FORMATS and "lifted_from" not in dict(checkpoint.metadata):
+    elif checkpoint.format in KERAS3_FORMATS:
         yield from _as_stored(checkpoint)
     else:
         raise UnsupportedError(
@@ -55,21 +60,34 @@ def stored_groups(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
 
 
 def _as_stored(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
-    """A file of the same layout: its groups as they are, by the tensors' locators."""
-    groups: dict[str, dict[int, TensorSpec]] = {}
-    titles: dict[str, str] = {}
-    for path, layer in checkpoint.walk():
-        for spec in layer.tensors:
-            group, _, number = _place(spec)
-            groups.setdefault(group, {})[number] = spec
-            if spec.path[:-1] == path:
-                titles[group] = layer.name
-    for spec in checkpoint.loose:
-        if spec.role is not Role.OPTIMIZER:
-            group, _, number = _place(spec)
-            groups.setdefault(group, {})[number] = spec
+    """A file of the same layout: its groups by the tensors' locators, without those around the template."""
+    around = _groups_around(checkpoint)
+    titles = {group.removeprefix(around): title for group, title in _noted_names(checkpoint).items()
+              if group.startswith(around) and group.partition("/")[0] != OPTIMIZER}  # fmt: skip
+    groups: dict[str, dict[int, TensorSpec]] = {group: {} for group in titles}
+    kept = [spec for spec in checkpoint.loose if spec.role is Role.WEIGHT]
+    for spec in [*(each for layer in checkpoint.layers for each in layer.all_tensors()), *kept]:
+        group, _, number = _place(spec)
+        if not group.startswith(around):
+            raise UnsupportedError(f"{spec.name}: its group '{group}' lies outside of the template")
+        groups.setdefault(group.removeprefix(around), {})[number] = spec
     for group, found in groups.items():
         yield StoredGroup(group, titles.get(group), tuple(found[number] for number in sorted(found)))
+
+
+def _noted_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """The names that the source notes at its groups; empty for files of Keras before 3.6."""
+    noted = dict(checkpoint.metadata).get(GROUP_NAMES)
+    return dict(json.loads(noted)) if noted is not None else {}
+
+
+def _groups_around(checkpoint: Checkpoint) -> str:
+    """The groups of the models that the template was lifted out of: two a level, `layers` and the model's own."""
+    levels = sum(int(value) for key, value in checkpoint.metadata if key == "lifted_levels")
+    first = next(checkpoint.weights(), None)
+    if not levels or first is None:
+        return ""
+    return "/".join(_place(first)[0].split("/")[: 2 * levels]) + "/"
 
 
 def _place(spec: TensorSpec) -> tuple[str, str, int]:
@@ -105,6 +123,7 @@ class _Placing:
         self._tensors = {spec.path: spec for spec in checkpoint.weights()}
         self._keras3 = checkpoint.format in KERAS3_FORMATS
         self._shared: set[int] = set()
+        self._noted = _noted_names(checkpoint)
 
     def whole(self, checkpoint: Checkpoint, model: ModelConfig) -> Iterator[StoredGroup]:
         """The model's own group, then its layers."""
@@ -154,7 +173,7 @@ class _Placing:
                     f"layer '{'/'.join(path)}' is of the class '{config.class_name}', whose groups in Keras 3's layout "
                     "are not known; write '.h5' or '.safetensors'"
                 )
-            yield from _own_class(config, tensors, group)
+            yield from _own_class(config, tensors, group, self._noted)
             return
         yield from self._parts(config, parts, tensors, group, path)
 
@@ -190,6 +209,11 @@ class _Placing:
             return tuple(own)
         found: list[TensorSpec] = []
         for variable in variables:
+            if _ONE_GATE.fullmatch(variable.path[-1]):
+                raise UnsupportedError(
+                    f"layer '{'/'.join(path)}' ({config.class_name}) holds one array a gate, as Keras 1 stores them; "
+                    "'ckpttool migrate' joins them"
+                )
             spec = self._tensors.get((*prefix, *variable.path))
             if spec is None:
                 wanted = "/".join((*part.prefix, *variable.path))
@@ -201,10 +225,13 @@ class _Placing:
         return tuple(found)
 
 
-def _own_class(config: LayerConfig, tensors: Sequence[TensorSpec], group: str) -> Iterator[StoredGroup]:
+def _own_class(
+    config: LayerConfig, tensors: Sequence[TensorSpec], group: str, noted: Mapping[str, str]
+) -> Iterator[StoredGroup]:
     """A class that only its code describes: its groups as the source has them, below the layer's own."""
     wanted = group.split("/")
-    groups: dict[str, dict[int, TensorSpec]] = {}
+    groups: dict[str, dict[int, TensorSpec]] = {group: {}}
+    titles = {group: config.name}
     for spec in tensors:
         stored, _, number = _place(spec)
         parts = stored.split("/")
@@ -213,8 +240,9 @@ def _own_class(config: LayerConfig, tensors: Sequence[TensorSpec], group: str) -
             raise UnsupportedError(
                 f"layer '{config.name}' ({config.class_name}): its groups cannot be told from '{stored}'"
             )
-        groups.setdefault("/".join(parts[start:]), {})[number] = spec
-    groups.setdefault(group, {})
+        name = "/".join(parts[start:])
+        groups.setdefault(name, {})[number] = spec
+        if stored in noted:
+            titles.setdefault(name, noted[stored])
     for name, numbered in groups.items():
-        title = config.name if name == group else None
-        yield StoredGroup(name, title, tuple(numbered[number] for number in sorted(numbered)))
+        yield StoredGroup(name, titles.get(name), tuple(numbered[number] for number in sorted(numbered)))

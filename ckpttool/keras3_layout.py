@@ -253,6 +253,8 @@ def stored_variables(part: Part, tensors: Sequence[TensorSpec]) -> Variables | N
     mode = quantization_mode(part.config)
     if mode is None and tensors and tensors[0].dtype in ("int8", "uint8"):
         mode = "int8" if len(tensors) <= 3 else "int4"
+    if part.config is None and part.class_name in ("Dense", "EinsumDense") and len(tensors) in (7, 8):
+        mode = "float8"
     if mode is not None and part.class_name in _QUANTIZABLE:
         return _quantized(mode, _QUANTIZABLE[part.class_name], part, tensors)
     if part.config is not None:

@@ -60,7 +60,13 @@ _WEIGHTLESS = frozenset(
 
 
 def expected_variables(layer: LayerConfig) -> Variables | None:
-    """The variables of a leaf layer in `layer.weights` order; None for a class that is not Keras's own."""
+    """The variables of a leaf layer in `layer.weights` order; None for a class that is not Keras's own.
+
+    None also for a quantized layer, which holds integers and scales in place of its weights.
+    """
+    policy = layer.config.get("dtype") if isinstance(layer.config, Mapping) else None
+    if isinstance(policy, Mapping) and str(policy.get("class_name")).startswith("Quantized"):
+        return None
     return _expected(layer.class_name, layer.config)
 
 

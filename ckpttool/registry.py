@@ -35,6 +35,26 @@ OUTPUT_SUFFIXES: dict[str, str] = {
     ".npz": "npz",
 }
 
+FORMAT_SIGNS: dict[str, str] = {
+    "keras-h5": "HDF5 with 'layer_names', 'model_weights' or 'model_config'",
+    "keras-archive": "zip or folder with config.json and model.weights.h5",
+    "keras-weights": "HDF5 with groups 'vars' of numbered datasets; JSON with 'weight_map' to such files",
+    "safetensors": "a header length and a JSON object with data_offsets",
+    "npz": "zip whose members end in '.npy'",
+    "tf-checkpoint": "'.index' table with a bundle header, and '.data-' files",
+    "tf-checkpoint-v1": "one table file with a version 1 header",
+    "saved-model": "folder with saved_model.pb",
+}
+
+FORMAT_EXTRAS: dict[str, tuple[str, ...]] = {  # optional packages: migration and proofs, compiled checksums
+    "keras-h5": ("keras", "tf_keras"),
+    "keras-archive": ("keras",),
+    "keras-weights": ("keras",),
+    "tf-checkpoint": ("crc32c", "tensorflow"),
+    "tf-checkpoint-v1": ("crc32c", "tensorflow"),
+    "saved-model": ("crc32c", "tensorflow"),
+}
+
 WRAPPERS: dict[str, str] = {
     "multi_gpu_model": "ckpttool.wrappers.multi_gpu_model",
 }

@@ -42,7 +42,7 @@ def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
         config=_config_of(checkpoint, path),
         config_of=(),
         training_config=None,
-        metadata=(*checkpoint.metadata, ("lifted_from", "/".join(path))),
+        metadata=(*checkpoint.metadata, ("lifted_levels", str(len(path)))),
     )
 
 

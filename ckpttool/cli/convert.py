@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="OUT", required=True, help="The new file; its suffix says the format.")
 @click.option("--to", metavar="FORMAT", help="The output's format, where its suffix does not say it.")
 @click.option("--weights-only", is_flag=True, help="Leave the configuration and the optimizer state out.")
+@shared.dtype_opt
 @click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @shared.theano_opt
 @shared.report_opt
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
 @shared.verbosity
 @shared.source
 def convert(
-    path: str, output: str, to: str | None, weights_only: bool, dry_run: bool, report: str | None,
-    overwrite: bool, json_form: str | None, quiet: bool, verbose: bool, options: SourceOptions,
+    path: str, output: str, to: str | None, weights_only: bool, dtype: str | None, dry_run: bool,
+    report: str | None, overwrite: bool, json_form: str | None, quiet: bool, verbose: bool, options: SourceOptions,
 ) -> int:  # fmt: skip
     """Write what PATH holds in another container, its wrapper and optimizer state kept.
 
     Example: ckpttool convert model.h5 -o model.safetensors
     """
     result = ckpttool.convert(
-        path, output, to=to, weights_only=weights_only, report=report, dry_run=dry_run, overwrite=overwrite,
-        options=options, on_progress=render.progress(quiet),
+        path, output, to=to, weights_only=weights_only, dtype=dtype, report=report, dry_run=dry_run,
+        overwrite=overwrite, options=options, on_progress=render.progress(quiet),
     )  # fmt: skip
     if json_form is not None:
         render.json_out([result.to_json()], json_form)

@@ -16,6 +16,7 @@ from ..errors import CheckpointError
 COMMANDS = {
     "convert": "ckpttool.cli.convert",
     "extract": "ckpttool.cli.extract",
+    "formats": "ckpttool.cli.formats",
     "inspect": "ckpttool.cli.inspect",
     "unwrap": "ckpttool.cli.unwrap",
 }

@@ -31,6 +31,9 @@ report_opt: Decorator = click.option(
 theano_opt: Decorator = click.option(
     "--theano", is_flag=True, help="Turn convolution kernels that Theano trained into those of TensorFlow."
 )
+dtype_opt: Decorator = click.option(
+    "--dtype", type=click.Choice(["float16", "bfloat16", "float32"]), help="Another type for all floating weights."
+)
 path_arg: Decorator = click.argument("path", metavar="PATH")
 
 

@@ -16,6 +16,7 @@ from ..errors import OutputError
 if TYPE_CHECKING:
     from ..checkpoint import Layer, Notice, TensorSpec
     from ..extracting import ExtractedLayer
+    from ..format_table import FormatInfo
     from ..inspecting import Inspection
     from ..reading import OnProgress, Progress
     from ..reporting import ConversionReport
@@ -287,3 +288,16 @@ def _measured(name: str, spec: TensorSpec, found: Statistics | None) -> str:
     if found is not None and (found.nan or found.inf):
         line += f"  NaN {found.nan}  Inf {found.inf}"
     return line
+
+
+def format_table(rows: Sequence[FormatInfo]) -> None:
+    """One format a line: name, read and write, then its signs and what is installed for it."""
+    width = max(len(each.name) for each in rows)
+    for each in rows:
+        ways = "read" if each.reads else ""
+        ways += f", write {' '.join(each.writes)}" if each.writes else ""
+        out(f"{each.name:{width}}  {ways}")
+        out(f"{'':{width}}    known by {each.signs}")
+        if each.extras:
+            shown = ", ".join(f"{package} {version or 'not installed'}" for package, version in each.extras)
+            out(f"{'':{width}}    {shown}")

@@ -60,6 +60,7 @@ class Groups:
         self._files = files
         self.root = Node("")
         self.loose: list[TensorSpec] = []
+        self.titles: dict[str, str] = {}  # by group path, in the order of HDF5
         for number, (shard, file) in enumerate(files.items()):
             self._around: set[int] = set()  # addresses of the groups that the walk is inside of
             self._read(file.root, self.root, number, shard, ())
@@ -90,7 +91,10 @@ class Groups:
     def _variables(self, group: Hdf5Group, node: Node, number: int, shard: str, path: tuple[str, ...]) -> None:
         if node.address[0] == number:
             node.address = max(node.address, (number, group.address))
-        node.title = node.title or group.text("name")
+        title = group.text("name")
+        if title is not None:
+            node.title = node.title or title
+            self.titles.setdefault("/".join(path), title)
         for name in sorted(group.names(), key=_by_number):
             dataset = group.dataset(name)
             if dataset is None:

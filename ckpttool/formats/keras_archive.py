@@ -31,7 +31,7 @@ from .keras_weights import open_window
 __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-archive"
-SIGNS = "zip or folder with config.json and model.weights.h5"
+OPTIMIZER_FROM = ("keras-weights", "keras-archive")
 CONFIG, METADATA = "config.json", "metadata.json"
 WEIGHTS = ("model.weights.h5", "variables.h5")  # the latter: the experimental archive of TF 2.11
 PICKLED_WEIGHTS = "model.weights.npz"
@@ -149,7 +149,7 @@ class Reader:
             config=self._config if nests else None,
             written_by=WrittenBy(keras=version if isinstance(version, str) else None),
             training_config=json.dumps(compiled) if compiled else None,
-            metadata=tuple(self._kept(entry, nests)),
+            metadata=(*stored.metadata, *self._kept(entry, nests)),
             warnings=(*stored.warnings, *self._warnings(entry, nests)),
         )
 
