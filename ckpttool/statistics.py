@@ -12,6 +12,7 @@ from .checkpoint import TensorSpec
 from .reading import Reader
 
 STATISTICS_BLOCK_BYTES = 2**17  # every reduction after the first finds the block in the second-level cache
+EXACT_ITEMS = 2**20  # up to here all sums are made in float64; beyond, float32 sums of one block are exact enough
 _SAFE = (1e-15, 1e15)  # largest magnitudes whose squares, and sums of 2**15 of them, float32 holds exactly enough
 _CANCELLED = 1e-2  # variance over squared mean; below, the difference of two float32 sums keeps too few digits
 
@@ -45,7 +46,7 @@ def statistics(reader: Reader, spec: TensorSpec) -> Statistics | None:
         return None
     low, high = math.inf, -math.inf
     zeros = nan = inf = 0
-    moments = _Moments()
+    moments = _Moments(exact=spec.size <= EXACT_ITEMS)
     for block in reader.iter_blocks(spec, STATISTICS_BLOCK_BYTES):
         values = block if block.dtype in (np.float32, np.float64) else _wide(block)
         low_here, high_here = float(values.min()), float(values.max())
@@ -78,7 +79,8 @@ class _Moments:
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool) -> None:
+        self._exact = exact
         self.count = 0
         self.mean = 0.0
         self.squares = 0.0
@@ -96,7 +98,7 @@ class _Moments:
 
     def _of_block(self, values: np.ndarray, largest: float) -> tuple[float, float]:
         count = values.size
-        if values.dtype == np.float32 and (largest == 0 or _SAFE[0] < largest < _SAFE[1]):
+        if values.dtype == np.float32 and not self._exact and (largest == 0 or _SAFE[0] < largest < _SAFE[1]):
             if self._ones.size < count:
                 self._ones = np.ones(count, np.float32)
             mean = float(np.dot(values, self._ones[:count])) / count
