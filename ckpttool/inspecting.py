@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .changed_defaults import changed_defaults
-from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec
+from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
 from .reading import OnProgress, Progress
-from .reporting import notices_json
 from .selecting import fits
 from .source import Source, SourceOptions, open_source
 from .theano import theano_notice
