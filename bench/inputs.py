@@ -22,7 +22,7 @@ CLASSES = 1000
 LARGE_LAYERS, LARGE_SHAPE = 128, (1024, 2048)  # 8 MB of float32 each, 1 GB together
 MANY_LAYERS = 10_000  # two tensors each
 
-NAMES = {"wrapped": "wrapped-98mb.h5", "large": "wrapped-1gb.h5", "other": "other-1gb.h5", "many": "many-20000.h5"}
+NAMES = {"wrapped": "wrapped-98mb.h5", "large": "wrapped-1gb.h5", "many": "many-20000.h5"}
 
 
 def build(folder: Path) -> dict[str, Path]:

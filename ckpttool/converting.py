@@ -20,6 +20,7 @@ from .source import Source, SourceOptions, open_source
 from .transforms import model_config, without_roles
 from .views import TurnedKernels
 from .wrapping import Evidence, command_line, require_proof
+from .written_config import written_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,9 @@ def plan_unwrap(
     template = replace(template, training_config=None)
     if weights_only and not _needs_config(format_name):
         template = replace(template, config=None, kind="weights")
+    if format_name == "keras-h5":
+        config, notices = written_config(template)
+        template = replace(template, config=config).with_warnings(*notices)
     if not any(True for _ in template.weights()):
         raise EmptyResultError("holds no weights, so there is nothing to write", path=source.path)
     notes: list[str] = []

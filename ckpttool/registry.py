@@ -22,7 +22,7 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
     "keras-h5": ("hdf5",),
     "keras-archive": ("zip", "folder"),
     "keras-weights": ("hdf5", "json"),
-    "safetensors": ("other",),
+    "safetensors": ("other", "json"),  # a length may look like an opening brace
     "npz": ("zip",),
 }
 

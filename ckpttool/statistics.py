@@ -11,7 +11,10 @@ import numpy as np
 from .checkpoint import TensorSpec
 from .reading import Reader
 
-STATISTICS_BLOCK_BYTES = 2**18  # bytes: every reduction after the first finds the block in the second-level cache
+STATISTICS_BLOCK_BYTES = 2**17  # every reduction after the first finds the block in the second-level cache
+EXACT_ITEMS = 2**20  # up to here all sums are made in float64; beyond, float32 sums of one block are exact enough
+_SAFE = (1e-15, 1e15)  # largest magnitudes whose squares, and sums of 2**15 of them, float32 holds exactly enough
+_CANCELLED = 1e-2  # variance over squared mean; below, the difference of two float32 sums keeps too few digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,10 @@ def statistics(reader: Reader, spec: TensorSpec) -> Statistics | None:
     if spec.dtype == "string" or spec.dtype.startswith("complex"):
         return None
     low, high = math.inf, -math.inf
-    total, squares = 0.0, 0.0
-    count = zeros = nan = inf = 0
-    shift: float | None = None
+    zeros = nan = inf = 0
+    moments = _Moments(exact=spec.size <= EXACT_ITEMS)
     for block in reader.iter_blocks(spec, STATISTICS_BLOCK_BYTES):
         values = block if block.dtype in (np.float32, np.float64) else _wide(block)
-        zeros += values.size - int(np.count_nonzero(values))
         low_here, high_here = float(values.min()), float(values.max())
         if not (math.isfinite(low_here) and math.isfinite(high_here)):
             finite = np.isfinite(values)
@@ -58,17 +59,13 @@ def statistics(reader: Reader, spec: TensorSpec) -> Statistics | None:
             if not values.size:
                 continue
             low_here, high_here = float(values.min()), float(values.max())
+        if low_here <= 0 <= high_here:
+            zeros += int(np.count_nonzero(values == 0))
         low, high = min(low, low_here), max(high, high_here)
-        shift = low_here if shift is None else shift
-        part, part_squares = _moments(values, shift)
-        total += part
-        squares += part_squares
-        count += values.size
-    if not count:
+        moments.add(values, max(-low_here, high_here))
+    if not moments.count:
         return Statistics(None, None, None, None, zeros, nan, inf)
-    mean = total / count
-    variance = max(0.0, squares / count - mean * mean)
-    return Statistics(low, high, (shift or 0.0) + mean, math.sqrt(variance), zeros, nan, inf)
+    return Statistics(low, high, moments.mean, math.sqrt(moments.squares / moments.count), zeros, nan, inf)
 
 
 def _wide(block: np.ndarray) -> np.ndarray:
@@ -76,7 +73,39 @@ def _wide(block: np.ndarray) -> np.ndarray:
     return block.astype(np.float32 if small else np.float64)
 
 
-def _moments(values: np.ndarray, shift: float) -> tuple[float, float]:
-    """Sum and sum of squares of the values less a shift near them, so that a large mean does not drown the spread."""
-    moved = values.astype(np.float64) - shift
-    return float(moved.sum()), float(moved @ moved)
+class _Moments:
+    """Count, mean and sum of squared distances from it, block by block.
+
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+    """
+
+    def __init__(self, *, exact: bool) -> None:
+        self._exact = exact
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
+        self._ones = np.ones(0, np.float32)
+
+    def add(self, values: np.ndarray, largest: float) -> None:
+        """Add a block of finite values; `largest` is the largest magnitude in it."""
+        count = values.size
+        mean, squares = self._of_block(values, largest)
+        total = self.count + count
+        distance = mean - self.mean
+        self.mean += distance * (count / total)
+        self.squares += squares + distance * distance * (self.count * count / total)
+        self.count = total
+
+    def _of_block(self, values: np.ndarray, largest: float) -> tuple[float, float]:
+        count = values.size
+        if values.dtype == np.float32 and not self._exact and (largest == 0 or _SAFE[0] < largest < _SAFE[1]):
+            if self._ones.size < count:
+                self._ones = np.ones(count, np.float32)
+            mean = float(np.dot(values, self._ones[:count])) / count
+            squares = float(np.dot(values, values)) - count * mean * mean
+            if squares >= _CANCELLED * count * mean * mean:
+                return mean, squares
+        exact = values.astype(np.float64)
+        mean = float(exact.mean())
+        exact -= mean
+        return mean, float(np.dot(exact, exact))

@@ -28,6 +28,7 @@ _KERAS1 = re.compile(
     r"(.+)_(W|U|b|gamma|beta|running_mean|running_std|alphas|betas|[ta]_left|[ta]_right|depthwise_kernel"
     r"|pointwise_kernel|[WUb]_[icfozrh]|[Wb]_carry)(?:_\d+)?"
 )
+_DIRECTIONS = ("forward_", "backward_")  # parts of a Bidirectional
 _EMBEDDING = re.compile(r"embedding(_\d+)?")  # the name that Keras 1 gives an Embedding by itself
 
 VARIABLE_NAMES = _GATES | frozenset(
@@ -71,6 +72,18 @@ def of_keras1(parts: Sequence[str]) -> tuple[str, ...]:
     return (*parts[:-1], layer, today)
 
 
+def is_met_again(parts: Sequence[str]) -> bool:
+    """Whether Keras 2.3.1 met the variable a second time: the layer is shared, so both hold the same values."""
+    return _BYTES_LITERAL.fullmatch("/".join(parts)) is not None
+
+
+def direction_agrees(parts: Sequence[str], expected: Sequence[str]) -> bool:
+    """Whether a stored name's `forward_` or `backward_` scope, where it has one, is that of the expected variable."""
+    wanted = next((prefix for part in expected[:-1] for prefix in _DIRECTIONS if part.startswith(prefix)), None)
+    found = {prefix for part in parts[:-1] for prefix in _DIRECTIONS if part.startswith(prefix)}
+    return wanted is None or not found or wanted in found
+
+
 def variable(parts: Sequence[str]) -> str | None:
     """Today's name of the variable that a cleaned stored name ends in, or None where it is none of Keras's own."""
     last = parts[-1]
@@ -98,21 +111,17 @@ def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int
     ----------
     parts : scopes and variable, `("model", "dense_1", "kernel")`
     layer : the layer's name split at "/"
-    loosely : allow one `_<n>` more or less on the last part, and another case, as TensorFlow's scopes do
+    loosely : allow one `_<n>` more or less on the last part, as TensorFlow's scopes do
 
     Returns
     -------
     index of the first scope of the outermost occurrence; scopes further in are the layer's own
     """
-    scopes = parts[:-1]
-    width = len(layer)
-    for start in range(len(scopes) - width + 1):
-        window = tuple(scopes[start : start + width])
-        if window == tuple(layer) or (loosely and _alike(window, layer)):
-            return start
-    split = of_keras1(parts)
-    if len(split) > len(parts):
-        return matches(split, layer, loosely=loosely)
+    start = _scope(parts, layer, loosely)
+    if start is None:
+        start = _scope(of_keras1(parts), layer, loosely)
+    if start is not None:
+        return start
     if len(parts) == 1 and len(layer) == 1:
         last = parts[0]
         if last.startswith(f"{layer[0]}_") or (loosely and last.lower().startswith(f"{layer[0].lower()}_")):
@@ -120,10 +129,19 @@ def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int
     return None
 
 
+def _scope(parts: Sequence[str], layer: Sequence[str], loosely: bool) -> int | None:
+    scopes, width = parts[:-1], len(layer)
+    for start in range(len(scopes) - width + 1):
+        window = tuple(scopes[start : start + width])
+        if window == tuple(layer) or (loosely and _alike(window, layer)):
+            return start
+    return None
+
+
 def _alike(window: Sequence[str], layer: Sequence[str]) -> bool:
     if tuple(window[:-1]) != tuple(layer[:-1]):
         return False
-    stored, name = window[-1].lower(), layer[-1].lower()
+    stored, name = window[-1], layer[-1]  # a scope is unique ignoring case, but it keeps the case of its layer
     return stored == name or strip_suffix(stored) == name or strip_suffix(stored) == strip_suffix(name)
 
 
@@ -135,9 +153,8 @@ def without_cells(parts: Sequence[str]) -> tuple[str, ...]:
 def inside(parts: Sequence[str], layer: Sequence[str]) -> tuple[str, ...]:
     """What follows the layer's own scope in a cleaned stored name: `("kernel",)`, `("forward_lstm", "kernel")`."""
     parts = without_cells(parts)
-    split = of_keras1(parts)
-    if len(split) > len(parts) and matches(split, layer, loosely=True) is not None:
-        parts = split
+    if _scope(parts, layer, True) is None and _scope(of_keras1(parts), layer, True) is not None:
+        parts = of_keras1(parts)
     for loosely in (False, True):
         start = matches(parts, layer, loosely=loosely)
         if start is None:
@@ -149,6 +166,12 @@ def inside(parts: Sequence[str], layer: Sequence[str]) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def numbered(name: str) -> tuple[str, int]:
+    """A name without its number, in small letters, and the number: `("dense", 3)`; 0 where it has none."""
+    match = re.fullmatch(r"(.*?)_(\d+)", name.lower())
+    return (match.group(1), int(match.group(2))) if match else (name.lower(), 0)
+
+
 def inversions(suffixed: Sequence[str]) -> int:
     """How often a scope's number falls below the one before it, among scopes that differ in their number only.
 
@@ -157,8 +180,7 @@ def inversions(suffixed: Sequence[str]) -> int:
     last: dict[str, int] = {}
     count = 0
     for scope in suffixed:
-        match = re.fullmatch(r"(.*?)_(\d+)", scope)
-        base, number = (match.group(1), int(match.group(2))) if match else (scope, 0)
+        base, number = numbered(scope)
         if number < last.get(base, number):
             count += 1
         last[base] = number

@@ -47,6 +47,7 @@ def legacy_hdf5(kind: str) -> list[str]:
         lambda name, each: (
             name.endswith((".h5", ".hdf5", ".keras")) and each["kind"] == kind and "keras-1" not in each["tags"]
             and (FILES / name).read_bytes()[:4] == b"\x89HDF"
+            and (not name.endswith(".weights.h5") or b"layer_names" in (FILES / name).read_bytes())
         )
     )  # fmt: skip
 

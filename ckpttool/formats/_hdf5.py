@@ -119,6 +119,10 @@ class Hdf5File:
                 f"more than {self.limits.max_objects:,} objects; raise it with --limit max_objects=N", path=self.path
             )
 
+    def open_dataset(self, path: str, access: h5py.h5p.PropDAID) -> h5d.DatasetID:
+        """Open a dataset again by a path whose links were checked before."""
+        return h5d.open(self._file.id, path.encode("utf-8", "surrogateescape"), access)
+
     def pread(self, offset: int, nbytes: int) -> bytes:
         """Read bytes of the file as they are."""
         if self.closed:

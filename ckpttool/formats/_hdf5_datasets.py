@@ -26,7 +26,8 @@ from ..reading import Extent
 
 H5PY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
 _LITTLE = sys.byteorder == "little"  # elsewhere every value goes through HDF5, which turns it
-BAND_BYTES = 2**26  # a row of chunks up to this size is decoded at once: each chunk is then inflated only once
+CHUNK_CACHE_BYTES = 2**26  # one row of chunks: 64 MB hold a row of 4,096 × 4,096 float32, and half of what may be used
+CHUNK_SLOTS = 100_003  # a prime about 100 times the chunks in the cache, as the HDF5 manual advises
 
 # gzip, shuffle, fletcher32 and lzf come with every h5py; other filters load plug-ins, which is code.
 _PLAIN_FILTERS = frozenset((h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF))
@@ -47,6 +48,8 @@ class _File(Protocol):
     size_bytes: int
 
     def pread(self, offset: int, nbytes: int) -> bytes: ...
+
+    def open_dataset(self, path: str, access: h5py.h5p.PropDAID) -> h5d.DatasetID: ...
 
     def outside(self, extent: Extent) -> Extent | None: ...
 
@@ -100,6 +103,8 @@ class Hdf5Dataset:
         foreign = [_filter_name(code) for code in filters if code not in _PLAIN_FILTERS]
         declared = type_id.get_size() * math.prod(shape)
         self._check_limit(declared)
+        if layout == h5d.CHUNKED:
+            self._check_chunk(math.prod(properties.get_chunk()) * type_id.get_size())
         self._check_stored(declared, bool(filters), layout, dtype)
         unreadable = None
         if foreign:
@@ -113,6 +118,14 @@ class Hdf5Dataset:
     def _check_limit(self, declared: int) -> None:
         if declared > self._file.limits.max_tensor_bytes:
             raise LimitExceededError(f"'{shown(self.path)}' declares {declared:,} bytes", path=self._file.path)
+
+    def _check_chunk(self, chunk_bytes: int) -> None:
+        if chunk_bytes > self._file.limits.max_chunk_bytes:
+            raise LimitExceededError(
+                f"'{shown(self.path)}' is stored in chunks of {chunk_bytes:,} bytes, each of which must fit into "
+                "memory; allow it with --limit max_chunk_bytes=N",
+                path=self._file.path,
+            )
 
     def _check_stored(self, declared: int, filtered: bool, layout: int, dtype: str) -> None:
         if layout == h5d.COMPACT or not declared:
@@ -150,31 +163,31 @@ class Hdf5Dataset:
         if 0 in info.shape:
             return
         dtype = numpy_dtype(info.dtype)
-        items = max(1, max_bytes // max(1, dtype.itemsize))
-        for selection in _selections(info.shape, self._items_at_once(info, items, dtype.itemsize)):
-            try:
-                values = self._decoded(selection, info.dtype, dtype)
-            except H5PY_ERRORS as error:
-                raise self._damaged(error) from error
-            for start in range(0, values.size, items):
-                yield values[start : start + items]
+        try:
+            dataset = h5py.Dataset(self._with_chunk_cache(info.shape, dtype.itemsize))
+            for selection in _selections(info.shape, max(1, max_bytes // max(1, dtype.itemsize))):
+                yield _decoded(dataset, selection, info.dtype, dtype)
+        except CheckpointError:
+            raise
+        except H5PY_ERRORS as error:
+            raise self._damaged(error) from error
 
-    def _decoded(self, selection: tuple[int | slice, ...], name: str, dtype: np.dtype[Any]) -> np.ndarray:
-        dataset = h5py.Dataset(self._id)
-        if name == "string":
-            return np.asarray(dataset.asstr(errors="surrogateescape")[selection], object).reshape(-1)
-        values = np.ascontiguousarray(dataset[selection])
-        if values.dtype.kind == "V" and name.startswith(("bfloat16", "float8")):
-            return values.reshape(-1).view(dtype)
-        return np.ascontiguousarray(values, dtype).reshape(-1)
+    def _with_chunk_cache(self, shape: tuple[int, ...], itemsize: int) -> h5d.DatasetID:
+        """The dataset with a cache that holds one row of chunks, so that each is decoded once, not for every block.
 
-    def _items_at_once(self, info: DatasetInfo, items: int, itemsize: int) -> int:
-        """Elements to decode at once: whole rows of chunks where those are not too large."""
+        HDF5 takes the cache of the first open handle, so the one at hand is given up before (H5Pset_chunk_cache).
+        """
         properties = self._id.get_create_plist()
-        if properties.get_layout() != h5d.CHUNKED or not info.shape:
-            return items
-        band = properties.get_chunk()[0] * math.prod(info.shape[1:])
-        return max(items, band) if band * itemsize <= BAND_BYTES else items
+        if properties.get_layout() != h5d.CHUNKED:
+            return self._id
+        chunk = properties.get_chunk()
+        across = math.prod(-(-length // step) for length, step in zip(shape[1:], chunk[1:], strict=True))
+        row_bytes = across * math.prod(chunk) * itemsize
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        access.set_chunk_cache(CHUNK_SLOTS, max(math.prod(chunk) * itemsize, min(row_bytes, CHUNK_CACHE_BYTES)), 1.0)
+        del self._id
+        self._id = self._file.open_dataset(self.path, access)
+        return self._id
 
 
 def extent_of(file: _File, path: str, info: DatasetInfo) -> Extent | None:
@@ -225,11 +238,20 @@ def _dtype_name(type_id: h5t.TypeID, dataset: h5d.DatasetID) -> tuple[str, bool]
             return name, True
     if kind in (h5t.FLOAT, h5t.INTEGER, h5t.ENUM) or (kind == h5t.COMPOUND and type_id.get_size() in (8, 16)):
         dtype = np.dtype(type_id.dtype)
-        if dtype.name in ITEM_BYTES:
+        if dtype.name in ITEM_BYTES and (kind != h5t.ENUM or dtype.name == "bool"):
             return dtype.name, dtype.newbyteorder("<") == dtype and kind != h5t.ENUM
     words = {h5t.OPAQUE: "opaque", h5t.COMPOUND: "compound", h5t.REFERENCE: "reference", h5t.ENUM: "enum",
              h5t.VLEN: "vlen", h5t.ARRAY: "array", h5t.BITFIELD: "bitfield"}  # fmt: skip
     return words.get(kind, "number") + str(8 * type_id.get_size()), False
+
+
+def _decoded(dataset: h5py.Dataset, selection: tuple[int | slice, ...], name: str, dtype: np.dtype[Any]) -> np.ndarray:
+    if name == "string":
+        return np.asarray(dataset.asstr(errors="surrogateescape")[selection], object).reshape(-1)
+    values = np.ascontiguousarray(dataset[selection])
+    if values.dtype.kind == "V" and name.startswith(("bfloat16", "float8")):
+        return values.reshape(-1).view(dtype)
+    return np.ascontiguousarray(values, dtype).reshape(-1)
 
 
 def _stated_dtype(dataset: h5d.DatasetID) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -27,14 +27,14 @@ from ..errors import (
     UnsafeCheckpointError,
     UnsupportedError,
 )
-from ..keras3_assignment import assign
-from ..keras3_groups import GROUP_NAMES
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match
+from ..reading import BLOCK_BYTES, Extent, Match, OnProgress
+from ..reading import Reader as SourceReader
 from ._hdf5 import Hdf5Dataset, Hdf5File, Hdf5Group, numpy_dtype
 from ._keras3_groups import Groups, holds_groups, locate
-from ._keras3_writing import write_weights as write
 
+if TYPE_CHECKING:
+    from ..keras_config import ModelConfig
 __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-weights"
@@ -192,7 +192,23 @@ class Reader:
 
 def _noted(groups: Groups) -> tuple[tuple[str, str], ...]:
     """The names that Keras notes at the groups, for a writer of the same layout."""
+    from ..keras3_groups import GROUP_NAMES
+
     return ((GROUP_NAMES, json.dumps(groups.titles)),) if groups.titles else ()
+
+
+def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = None) -> Checkpoint:
+    """Give the groups the model's names; see `keras3_assignment.assign`, loaded only for a file of this layout."""
+    from ..keras3_assignment import assign as assign_names
+
+    return assign_names(checkpoint, model, path=path)
+
+
+def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progress: OnProgress | None = None) -> None:
+    """Write Keras 3 weights; see `_keras3_writing.write_weights`, loaded only when it is used."""
+    from ._keras3_writing import write_weights
+
+    write_weights(reader, checkpoint, path, on_progress=on_progress)
 
 
 def open_window(probe: Probe, file: Hdf5File) -> Reader:
