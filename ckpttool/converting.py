@@ -14,14 +14,12 @@ from .errors import EmptyResultError, UnsupportedError, UsageError
 from .keras_config import is_keras3
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress, Reader
-from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
+from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import model_config, without_roles
 from .wrapping import Evidence, command_line, require_proof
 from .written_config import written_config
-
-_SAME_SUFFIX = {"keras-archive": ".keras", "keras-weights": ".weights.h5"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +179,7 @@ def _extra_inputs(options: SourceOptions) -> list[Path]:
 def default_output(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Path:
     """`<stem>-single` in the current folder: `.keras` or `.weights.h5` where the source is one, else `.h5`."""
     with open_source(path, options) as source:
-        suffix = _SAME_SUFFIX.get(source.whole.format, ".h5")
+        suffix = SAME_SUFFIX.get(source.whole.format, ".h5")
     return Path(f"{Path(path).stem.removesuffix('.weights') or 'model'}-single{suffix}")
 
 

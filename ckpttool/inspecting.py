@@ -13,7 +13,9 @@ from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
+from .keras_config import is_keras3
 from .reading import OnProgress, Progress
+from .registry import SAME_SUFFIX
 from .selecting import fits
 from .source import Source, SourceOptions, open_source
 from .theano import theano_notice
@@ -279,13 +281,15 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
     has_weights = any(True for _ in source.template.weights())
     if not has_weights:
         return inspection
-    unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
+    single = f"{stem}-single{SAME_SUFFIX.get(source.whole.format, '.h5')}"
+    unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", single)
     migrate = command_line("ckpttool", "migrate", path, *given, "-o", f"{stem}.keras")
     if source.wrapper is not None and not source.wrapper.certain:
-        unwrap = command_line(
-            "ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", f"{stem}-single.h5"
-        )
-    if source.template.config is not None:
+        unwrap = command_line("ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", single)
+    model = model_config(source.template)
+    if model is not None and not is_keras3(model.raw):
+        if single.endswith(".keras"):
+            unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
         return replace(inspection, next_command=migrate, unwrap_command=unwrap if source.wrapper else None)
     if source.wrapper is not None:
         return replace(inspection, next_command=unwrap)

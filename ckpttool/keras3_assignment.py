@@ -52,7 +52,7 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
     if model is None:
         return name_groups(checkpoint)
     given = checkpoint.config is None
-    naming = _Naming(path, strict=given)
+    naming = _Naming(path, strict=given, may_share=_nests(model))
     try:
         layers = naming.model(checkpoint.layers, model, ())
     except WeightsMismatchError:
@@ -62,6 +62,10 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
         return _as_template(checkpoint, template, model, path)
     named = replace(checkpoint, layers=layers, loose=(*checkpoint.loose, *naming.loose))
     return named.with_warnings(*naming.notices)
+
+
+def _nests(model: ModelConfig) -> bool:
+    return any(layer.model is not None or layer.inner is not None for layer in model.layers)
 
 
 def _only_model(checkpoint: Checkpoint) -> Layer | None:
@@ -77,7 +81,7 @@ def _as_template(checkpoint: Checkpoint, template: Layer, model: ModelConfig, pa
     """The configuration is that of the nested model."""
     outer = name_groups(checkpoint)
     name = template.title or template.name
-    naming = _Naming(path, strict=True)
+    naming = _Naming(path, strict=True, may_share=_nests(model))
     inside = naming.model(template.layers, model, (name,))
     layers = tuple(
         Layer(name, model.class_name, layer.tensors, inside, layer.trainable, layer.calls)
@@ -92,9 +96,10 @@ def _as_template(checkpoint: Checkpoint, template: Layer, model: ModelConfig, pa
 class _Naming:
     """One walk of a configuration along the stored tree."""
 
-    def __init__(self, path: object, *, strict: bool) -> None:
+    def __init__(self, path: object, *, strict: bool, may_share: bool) -> None:
         self._path = path
         self._strict = strict  # the configuration was given: whatever does not fit it is an error
+        self._may_share = may_share  # only layers of several models can be one layer
         self._first: dict[str, Layer] = {}
         self.notices: list[Notice] = []
         self.loose: list[TensorSpec] = []
@@ -140,6 +145,8 @@ class _Naming:
 
     def _layer(self, config: LayerConfig, node: Layer | None, path: Path) -> Layer:
         """A layer met again has no group of its own: Keras stores it where it met it first."""
+        if not self._may_share:
+            return self._named(config, node, path)
         if node is None or not (node.tensors or node.layers):
             first = self._first.get(shared_key(config))
             if first is not None:

@@ -8,6 +8,7 @@ Source: keras/src/saving/saving_lib.py, `_save_container_state` and `_walk_savea
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,6 +79,7 @@ class Part:
     titles: tuple[str | None, ...] = ()  # what Keras since 3.6 notes as the name of each group in `groups`
 
 
+@functools.cache
 def snake_case(class_name: str) -> str:
     """The group name of a class. Source: keras/src/utils/naming.py, `to_snake_case` (Keras 3.15)."""
     name = re.sub(r"\W+", "", class_name)
@@ -140,11 +142,14 @@ def found_groups(
         by_base.setdefault(base, []).append((number, group))
     counted = group_names(model)
     result: list[str | None] = list(counted)
-    for base in dict.fromkeys(snake_case(plain_class(layer.class_name)) for layer in model.layers):
-        places = [i for i, layer in enumerate(model.layers) if snake_case(plain_class(layer.class_name)) == base]
+    of_base: dict[str, list[int]] = {}
+    for i, layer in enumerate(model.layers):
+        of_base.setdefault(snake_case(plain_class(layer.class_name)), []).append(i)
+    for base, places in of_base.items():
         groups = [group for _, group in sorted(by_base.get(base, ()))]
-        absent = [i for i in places if counted[i] not in groups]
-        extra = set(groups) - {counted[i] for i in places}
+        held = set(groups)
+        absent = [i for i in places if counted[i] not in held]
+        extra = held - {counted[i] for i in places}
         if not extra and not absent:
             continue
         met = met_before(model)

@@ -35,6 +35,11 @@ OUTPUT_SUFFIXES: dict[str, str] = {
     ".npz": "npz",
 }
 
+SAME_SUFFIX: dict[str, str] = {  # of a default output, where the source is not legacy HDF5
+    "keras-archive": ".keras",
+    "keras-weights": ".weights.h5",
+}
+
 FORMAT_SIGNS: dict[str, str] = {
     "keras-h5": "HDF5 with 'layer_names', 'model_weights' or 'model_config'",
     "keras-archive": "zip or folder with config.json and model.weights.h5",

@@ -33,6 +33,7 @@ from ._window import Window
 
 __all__ = ["DatasetInfo", "Hdf5Dataset", "Hdf5File", "Hdf5Group", "numpy_dtype"]
 
+CACHE_BYTES = 2**21  # of HDF5's structures: what HDF5 starts with; files are walked once, so more does not help
 _REFUSED_PARTS = frozenset(("", ".", ".."))
 
 
@@ -69,6 +70,7 @@ class Hdf5File:
                 self._file = h5py.File(path, "r", locking="best-effort")
             else:
                 self._file = h5py.File(window, "r")
+            _bound_cache(self._file.id)
         except OSError as error:
             raise _open_error(path, error) from error
         except (RuntimeError, ValueError, KeyError) as error:
@@ -140,6 +142,15 @@ class Hdf5File:
         if self._window is None:
             return extent
         return extent._replace(offset=self._window.offset + extent.offset) if self._window.in_place else None
+
+
+def _bound_cache(file_id: h5py.h5f.FileID) -> None:
+    """Keep HDF5's cache of structures small: it would grow to 32 MB of them, 180 MB in memory for 20,000 tensors."""
+    settings = file_id.get_mdc_config()
+    settings.set_initial_size = True
+    settings.initial_size = settings.max_size = CACHE_BYTES
+    settings.min_size = min(settings.min_size, CACHE_BYTES)
+    file_id.set_mdc_config(settings)
 
 
 class Hdf5Group:

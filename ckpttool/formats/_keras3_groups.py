@@ -66,11 +66,14 @@ class Groups:
             self._read(file.root, self.root, number, shard, ())
 
     def _read(self, group: Hdf5Group, node: Node, number: int, shard: str, path: tuple[str, ...]) -> None:
-        if group.address in self._around:
+        address = group.address
+        if address in self._around:
             raise CorruptCheckpointError(f"the group '{'/'.join(path)}' is inside of itself", path=self._path())
-        self._around.add(group.address)
+        if not node.address[1]:
+            node.address = (number, address)
+        self._around.add(address)
         self._read_children(group, node, number, shard, path)
-        self._around.discard(group.address)
+        self._around.discard(address)
         for child in node.children.values():
             if child.address[0] == node.address[0]:
                 node.address = max(node.address, child.address)
@@ -85,7 +88,7 @@ class Groups:
                 continue
             known = node.children.get(name)
             if known is None:
-                known = node.children[name] = Node(name, address=(number, child.address))
+                known = node.children[name] = Node(name)
             self._read(child, known, number, shard, (*path, name))
 
     def _variables(self, group: Hdf5Group, node: Node, number: int, shard: str, path: tuple[str, ...]) -> None:
@@ -95,6 +98,8 @@ class Groups:
         if title is not None:
             node.title = node.title or title
             self.titles.setdefault("/".join(path), title)
+        role = _role(path)
+        into = node.tensors if role is Role.WEIGHT and path else self.loose
         for name in sorted(group.names(), key=_by_number):
             dataset = group.dataset(name)
             if dataset is None:
@@ -103,11 +108,11 @@ class Groups:
                 )
             info = dataset.info()
             locator = f"{shard}{_SHARD_SEPARATOR}{dataset.path}" if shard else dataset.path
-            role = _role(path)
             position = int(name) if name.isdecimal() else None
             spec = TensorSpec((*path, name), info.shape, info.dtype, role, locator=locator, position=position)
-            (node.tensors if role is Role.WEIGHT and path else self.loose).append(spec)
-        node.tensors.sort(key=_by_position)
+            into.append(spec)
+        if shard:
+            node.tensors.sort(key=_by_position)  # the rest of the group may lie in another shard
 
     def _path(self) -> object:
         return next(iter(self._files.values())).path

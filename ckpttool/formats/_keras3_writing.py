@@ -21,6 +21,7 @@ from ._hdf5_writing import allocate
 from ._window import WriteWindow
 from ._zip_writing import ZipWriter
 
+ASSETS = "assets"  # key of a description's metadata: how many asset files the source holds
 Place = tuple[TensorSpec, int]  # a tensor and where its values go in the output, in bytes
 
 
@@ -66,6 +67,11 @@ def write_archive(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_prog
     UnsupportedError : no configuration, or one of Keras 1 or 2
     OSError : the file cannot be written
     """
+    if ASSETS in dict(checkpoint.metadata):
+        raise UnsupportedError(
+            "the source holds asset files that its layers need (vocabularies and such), which are not carried along; "
+            "write '.weights.h5', and load it into the model that holds them"
+        )
     config = json.dumps(archive_config(checkpoint))
     groups = list(stored_groups(checkpoint))
     with path.open("w+b") as file:

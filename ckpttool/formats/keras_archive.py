@@ -23,6 +23,7 @@ from ..keras_config import is_model_entry
 from ..probe import Probe
 from ..reading import BLOCK_BYTES, Extent, Match
 from ._hdf5 import Hdf5File
+from ._keras3_writing import ASSETS
 from ._keras3_writing import write_archive as write
 from ._zip import ZIP_MAGIC, ZipArchive
 from .keras_weights import Reader as WeightsReader
@@ -69,7 +70,7 @@ class Reader:
             self._archive = ZipArchive(probe.path, probe.limits)
             names = self._archive.members
         try:
-            self._assets = sum(1 for name in self._member_names() if name.startswith("assets/") and name[-1] != "/")
+            self._assets = [name for name in self._member_names() if name.startswith("assets/") and name[-1] != "/"]
             self._config = self._text(CONFIG, probe.limits.max_config_bytes)
             self._metadata = self._mapping(METADATA, MAX_METADATA_BYTES) if METADATA in names else {}
             self._weights = self._open_weights(_weights_name(names))
@@ -157,6 +158,8 @@ class Reader:
         date = self._metadata.get("date_saved")
         if isinstance(date, str):
             yield "date_saved", date
+        if self._assets:
+            yield ASSETS, str(len(self._assets))
         if not nests:
             yield "own_class", json.dumps(entry)
 
@@ -167,7 +170,9 @@ class Reader:
                 "own-class", f"the model is of the class '{name}', whose code holds its structure: the file does not"
             )
         if self._assets:
-            yield Notice("assets", f"the archive holds {self._assets} asset files (vocabularies and such)")
+            shown = ", ".join(self._assets[:5]) + (" …" if len(self._assets) > 5 else "")
+            message = f"the archive holds {len(self._assets)} asset files, which are not carried along: {shown}"
+            yield Notice("assets", message)
 
     def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
         """The tensor's elements in C order, as 1-D arrays of at most `max_bytes` bytes each."""
