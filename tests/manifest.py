@@ -1,0 +1,82 @@
+"""The fixtures and what the old libraries said about each: read once, at collection."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ckpttool.checkpoint import TensorSpec
+from ckpttool.copying import little_endian_bytes
+from ckpttool.reading import Reader
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+FILES = FIXTURES / "files"
+_MANIFEST = FIXTURES / "MANIFEST.json"
+ENTRIES: dict[str, dict[str, Any]] = json.loads(_MANIFEST.read_text("utf-8"))["files"] if _MANIFEST.exists() else {}
+
+KERAS3_NAMES = {"depthwise_kernel": "kernel"}  # Keras 3 calls a DepthwiseConv2D's kernel so; ckpttool keeps one name
+
+
+@dataclass(frozen=True, order=True)
+class Truth:
+    """One tensor as the library held it in memory."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+
+
+def entry(name: str) -> dict[str, Any]:
+    """The manifest's entry of a file."""
+    return ENTRIES[name]
+
+
+def names(keep: Callable[[str, dict[str, Any]], bool]) -> list[str]:
+    """The files of the manifest that `keep` accepts, sorted; for `parametrize`."""
+    return sorted(name for name, each in ENTRIES.items() if keep(name, each))
+
+
+def legacy_hdf5(kind: str) -> list[str]:
+    """HDF5 files of Keras 2 and later, of one kind: `model`, `weights` or `broken`."""
+    return names(
+        lambda name, each: (
+            name.endswith((".h5", ".hdf5", ".keras")) and each["kind"] == kind and "keras-1" not in each["tags"]
+            and (FILES / name).read_bytes()[:4] == b"\x89HDF"
+        )
+    )  # fmt: skip
+
+
+def tagged(*tags: str, without: Iterable[str] = (), suffix: str = ".h5") -> list[str]:
+    """Files that have all of some tags and none of others."""
+    return names(
+        lambda name, each: (
+            name.endswith(suffix) and set(tags) <= set(each["tags"]) and not set(without) & set(each["tags"])
+        )
+    )
+
+
+def truth(name: str) -> list[Truth]:
+    """The template's tensors, in template order."""
+    return [Truth(t["path"], tuple(t["shape"]), t["dtype"], t["sha256"]) for t in entry(name)["tensors"]]
+
+
+def sha256(reader: Reader, spec: TensorSpec) -> str:
+    """Of a tensor's values, little-endian, in C order."""
+    return hashlib.sha256(little_endian_bytes(reader.read(spec))).hexdigest()
+
+
+def read(reader: Reader, specs: Iterable[TensorSpec]) -> list[Truth]:
+    """What ckpttool reads, in the form of the manifest."""
+    return [Truth(spec.name, spec.shape, spec.dtype, sha256(reader, spec)) for spec in specs]
+
+
+def template_json(name: str, folder: Path) -> Path:
+    """The template's `to_json()` as a file, to be given as `--config`."""
+    path = folder / "template.json"
+    path.write_text(json.dumps(entry(name)["template"]["json"]), "utf-8")
+    return path

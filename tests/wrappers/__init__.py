@@ -1,0 +1,1 @@
+"""Tests of ckpttool, in the same folders as the modules they test."""
