@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -232,8 +233,9 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
             _write_versions(holder, checkpoint.written_by)
         if full:
             file.attrs["model_config"] = _ascii(checkpoint.config or "")
-        _write_names(root, "layer_names", [layer.name for layer in checkpoint.layers])
-        for layer, tensors in zip(checkpoint.layers, group_tensors(checkpoint), strict=True):
+        listed = _listed(checkpoint)
+        _write_names(root, "layer_names", [layer.name for layer in listed.layers])
+        for layer, tensors in zip(listed.layers, group_tensors(listed), strict=True):
             group = root.require_group(_checked(layer.name))
             named = list(_weight_names(layer, tensors))
             _write_names(group, "weight_names", [name for name, _ in named])
@@ -242,6 +244,14 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
                 if spec.nbytes:
                     places.append((spec, dataset.get_offset()))
     _fill(reader, path, places, on_progress)
+
+
+def _listed(checkpoint: Checkpoint) -> Checkpoint:
+    """Without a Sequential's InputLayer, which is in its configuration since TF 2.3 and in `model.layers` never."""
+    model = model_config(checkpoint)
+    if model is None or model.class_name != "Sequential":
+        return checkpoint
+    return replace(checkpoint, layers=tuple(each for each in checkpoint.layers if each.class_name != "InputLayer"))
 
 
 def _fill(
@@ -312,6 +322,7 @@ def _allocate(group: h5py.Group, name: str, spec: TensorSpec) -> h5py.h5d.Datase
     properties.set_layout(h5py.h5d.CONTIGUOUS)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    properties.set_obj_track_times(False)  # equal inputs give equal files
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
