@@ -17,6 +17,7 @@ from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import without_roles
 from .wrapping import command_line, require_proof
+from .written_config import written_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,9 @@ def plan_unwrap(
     template = replace(template, training_config=None)
     if weights_only:
         template = replace(template, config=None, kind="weights")
+    if format_name == "keras-h5":
+        config, notices = written_config(template)
+        template = replace(template, config=config).with_warnings(*notices)
     if not any(True for _ in template.weights()):
         raise EmptyResultError("holds no weights, so there is nothing to write", path=source.path)
     notes: list[str] = []

@@ -64,6 +64,11 @@ def expected_variables(layer: LayerConfig) -> Variables | None:
     return _expected(layer.class_name, layer.config)
 
 
+def is_keras_class(class_name: str) -> bool:
+    """Whether the table knows the class: an own class of the same name shows by its arguments alone."""
+    return class_name in _WEIGHTLESS or class_name in _RULES
+
+
 def _expected(class_name: str, config: Json) -> Variables | None:
     if class_name in _WEIGHTLESS:
         return ()
