@@ -21,7 +21,8 @@ class Limits:
     max_name_bytes: int = 16_384  # one layer or weight name: the longest seen is 300
     max_layers: int = 100_000  # layers of one model, nested ones counted
     max_nodes: int = 1_000_000  # calls of layers in one configuration
-    max_inflation: int = 1_000  # declared over stored bytes of a compressed tensor: deflate itself ends at 1032
+    max_inflation: int = 1_040  # declared over stored bytes of a compressed tensor: zeros give 1,032 with deflate
+    max_chunk_bytes: int = 2**30  # one chunk of a tensor: it is decoded whole, in memory; h5py makes them up to 1 MB
     max_tensor_bytes: int = 2**44  # one tensor, 16 TiB: keeps sizes far from overflow in any library below
 
     def override(self, settings: Iterable[str]) -> Limits:

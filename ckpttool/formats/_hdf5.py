@@ -8,6 +8,7 @@ external raw storage and virtual datasets into other files without asking (seen 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import posixpath
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ from ..reading import Extent
 # gzip, shuffle, fletcher32 and lzf come with every h5py; other filters load plug-ins, which is code.
 _PLAIN_FILTERS = {h5z.FILTER_DEFLATE: "gzip", h5z.FILTER_SHUFFLE: "shuffle", h5z.FILTER_FLETCHER32: "fletcher32",
                   h5z.FILTER_LZF: "lzf"}  # fmt: skip
+CHUNK_CACHE_BYTES = 2**26  # one row of chunks: 64 MB hold a row of 4,096 × 4,096 float32, and half of what may be used
+CHUNK_SLOTS = 100_003  # a prime about 100 times the chunks in the cache, as the HDF5 manual advises
 _H5PY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
 
 
@@ -123,6 +126,10 @@ class Hdf5File:
             raise LimitExceededError(
                 f"more than {self.limits.max_objects:,} objects; raise it with --limit max_objects=N", path=self.path
             )
+
+    def open_dataset(self, path: str, access: h5py.h5p.PropDAID) -> h5d.DatasetID:
+        """Open a dataset again by a path whose links were checked before."""
+        return h5d.open(self._file.id, path.encode("utf-8", "surrogateescape"), access)
 
     def pread(self, offset: int, nbytes: int) -> bytes:
         """Read bytes of the file as they are."""
@@ -329,6 +336,14 @@ class Hdf5Dataset:
         limits = self._file.limits
         if declared > limits.max_tensor_bytes:
             raise LimitExceededError(f"'{_shown(self.path)}' declares {declared:,} bytes", path=self._file.path)
+        if layout == h5d.CHUNKED:
+            chunk_bytes = math.prod(self._id.get_create_plist().get_chunk()) * self._id.get_type().get_size()
+            if chunk_bytes > limits.max_chunk_bytes:
+                raise LimitExceededError(
+                    f"'{_shown(self.path)}' is stored in chunks of {chunk_bytes:,} bytes, each of which must fit into "
+                    "memory; allow it with --limit max_chunk_bytes=N",
+                    path=self._file.path,
+                )
         if layout == h5d.COMPACT or not declared:
             return
         stored = self._id.get_storage_size()
@@ -368,7 +383,7 @@ class Hdf5Dataset:
             return
         if 0 in info.shape:
             return
-        dataset = h5py.Dataset(self._id)
+        dataset = h5py.Dataset(self._with_chunk_cache(info.shape, dtype.itemsize))
         itemsize = max(1, dtype.itemsize)
         for selection in _selections(info.shape, max(1, max_bytes // itemsize)):
             with translate(self._file.path, f"'{_shown(self.path)}'"):
@@ -378,6 +393,24 @@ class Hdf5Dataset:
                 yield np.ascontiguousarray(values).reshape(-1).view(dtype)
             else:
                 yield np.ascontiguousarray(values, dtype).reshape(-1)
+
+    def _with_chunk_cache(self, shape: tuple[int, ...], itemsize: int) -> h5d.DatasetID:
+        """The dataset with a cache that holds one row of chunks, so that each is decoded once, not for every block.
+
+        HDF5 takes the cache of the first open handle, so the one at hand is given up before (H5Pset_chunk_cache).
+        """
+        properties = self._id.get_create_plist()
+        if properties.get_layout() != h5d.CHUNKED:
+            return self._id
+        chunk = properties.get_chunk()
+        across = math.prod(-(-length // step) for length, step in zip(shape[1:], chunk[1:], strict=True))
+        row_bytes = across * math.prod(chunk) * itemsize
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        access.set_chunk_cache(CHUNK_SLOTS, max(math.prod(chunk) * itemsize, min(row_bytes, CHUNK_CACHE_BYTES)), 1.0)
+        del self._id
+        with translate(self._file.path, f"'{_shown(self.path)}'"):
+            self._id = self._file.open_dataset(self.path, access)
+        return self._id
 
 
 class _Holder:
@@ -410,7 +443,7 @@ def _dtype_name(type_id: h5t.TypeID) -> tuple[str, bool]:
         return "bfloat16", True  # Keras 3 stores ml_dtypes.bfloat16 as two opaque bytes
     if kind in (h5t.FLOAT, h5t.INTEGER, h5t.ENUM) or (kind == h5t.COMPOUND and type_id.get_size() in (8, 16)):
         dtype = np.dtype(type_id.dtype)
-        if dtype.name in ITEM_BYTES:
+        if dtype.name in ITEM_BYTES and (kind != h5t.ENUM or dtype.name == "bool"):
             return dtype.name, dtype.byteorder != ">" and kind != h5t.ENUM
     words = {h5t.OPAQUE: "opaque", h5t.COMPOUND: "compound", h5t.REFERENCE: "reference", h5t.ENUM: "enum",
              h5t.VLEN: "vlen", h5t.ARRAY: "array", h5t.BITFIELD: "bitfield"}  # fmt: skip
