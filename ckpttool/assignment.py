@@ -45,16 +45,45 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
         return _assign_template(checkpoint, model, weighted, path)
     marks = freezing_marks_layers(checkpoint)
     layers: list[Layer] = []
+    taken: list[Notice] = []
     for config in model.layers:
         group = groups.pop(config.name, None)
         if group is None and _must_have_weights(config):
             raise WeightsMismatchError(f"the configuration has a layer '{config.name}' that is not stored", path=path)
-        layers.append(_assign_layer(config, group, marks, path))
+        layers.append(_assign_layer(config, group, marks, taken, path))
+    left = [layer.name for layer in groups.values() if layer.tensors]
+    if left:
+        raise WeightsMismatchError(
+            f"layer '{left[0]}' holds weights, but is not in the configuration; give that of this model", path=path
+        )
     notices = tuple(
         Notice("unmatched-layer", f"layer '{name}' is stored, but not in the configuration", name) for name in groups
     )
     layers.extend(_by_names(layer) for layer in groups.values())
-    return replace(checkpoint, layers=tuple(layers)).with_warnings(*notices)
+    named = replace(checkpoint, layers=tuple(layers)).with_warnings(*notices)
+    return named.with_warnings(*taken, *_renamed(weighted, layers))
+
+
+def _renamed(groups: Sequence[Layer], layers: Sequence[Layer]) -> Iterator[Notice]:
+    """Where the stored names are those of no layer in a nested model, its tensors went by order and shapes alone."""
+    nested = {layer.name: layer for layer in layers if layer.layers}
+    for group in groups:
+        if group.name not in nested:
+            continue
+        stored = {spec.locator: weight_names.clean(spec.path[1:]) for spec in group.tensors}
+        strange = [
+            "/".join(stored[spec.locator])
+            for path, layer in nested[group.name].walk()
+            for spec in layer.tensors
+            if weight_names.matches(stored[spec.locator], path[-1].split("/"), loosely=True) is None
+        ]
+        if strange:
+            yield Notice(
+                "names-inferred",
+                f"{group.name}: {len(strange)} of {len(stored)} stored names, such as '{strange[0]}', are not those of "
+                "their layers: these tensors go by order and shapes",
+                group.name,
+            )
 
 
 def freezing_marks_layers(checkpoint: Checkpoint) -> bool:
@@ -68,12 +97,14 @@ def freezing_marks_layers(checkpoint: Checkpoint) -> bool:
 def _assign_template(checkpoint: Checkpoint, model: ModelConfig, weighted: Sequence[Layer], path: object) -> Checkpoint:
     """The configuration may be that of the nested model which one group holds; else take layers by position."""
     marks = freezing_marks_layers(checkpoint)
-    if len(weighted) == 1:
+    taken: list[Notice] = []
+    if len(weighted) == 1 and not _is_plain(weighted[0], model):
         group = weighted[0]
         config = LayerConfig(group.name, model.class_name, {}, model=model)
-        nested = _assign_layer(config, group, marks, path)
+        nested = _assign_layer(config, group, marks, taken, path)
         layers = tuple(nested if layer is group else layer for layer in checkpoint.layers)
-        return replace(checkpoint, layers=layers, config_of=(group.name,))
+        named = replace(checkpoint, layers=layers, config_of=(group.name,))
+        return named.with_warnings(*taken, *_renamed(weighted, [nested]))
     configs = [layer for layer in model.layers if _must_have_weights(layer)]
     if len(configs) != len(weighted):
         raise WeightsMismatchError(
@@ -82,11 +113,22 @@ def _assign_template(checkpoint: Checkpoint, model: ModelConfig, weighted: Seque
             path=path,
         )
     by_name = {
-        config.name: _assign_layer(config, group, marks, path) for config, group in zip(configs, weighted, strict=True)
+        config.name: _assign_layer(config, group, marks, taken, path)
+        for config, group in zip(configs, weighted, strict=True)
     }
-    layers = tuple(by_name.get(config.name) or _assign_layer(config, None, marks, path) for config in model.layers)
+    layers = tuple(
+        by_name.get(config.name) or _assign_layer(config, None, marks, taken, path) for config in model.layers
+    )
     notice = Notice("names-inferred", f"no layer name fits the configuration: its {len(configs)} names go by position")
-    return replace(checkpoint, layers=layers).with_warnings(notice)
+    return replace(checkpoint, layers=layers).with_warnings(notice, *taken)
+
+
+def _is_plain(group: Layer, model: ModelConfig) -> bool:
+    """Whether a group's tensors are in the scope of its own name alone: a layer, not a model that holds layers."""
+    own = group.name.split("/")
+    inner = {layer.name for layer in model.layers}
+    stored = [weight_names.clean(spec.path[1:]) for spec in group.tensors]
+    return all(_own_scope(parts, own) and not inner & set(parts[:-1]) for parts in stored)
 
 
 def _must_have_weights(layer: LayerConfig) -> bool:
@@ -97,10 +139,10 @@ def _must_have_weights(layer: LayerConfig) -> bool:
     return bool(expected_variables(layer))
 
 
-def _assign_layer(config: LayerConfig, group: Layer | None, marks: bool, path: object) -> Layer:
+def _assign_layer(config: LayerConfig, group: Layer | None, marks: bool, notices: list[Notice], path: object) -> Layer:
     tensors = group.tensors if group is not None else ()
     if holds_model(config):
-        found = assign_flat(config, tensors, freezing_marks_layers=marks, path=path)
+        found = assign_flat(config, tensors, freezing_marks_layers=marks, notices=notices, path=path)
         return _build(config, (config.name,), found)
     return _leaf(config, (config.name,), _assign_leaf(Leaf((config.name,), config), tensors, path))
 
@@ -125,8 +167,10 @@ def fit(expected: Sequence[Variable], tensors: Sequence[TensorSpec]) -> dict[str
         return None
     symbols: dict[str, int] = {}
     for variable, spec in zip(expected, tensors, strict=True):
-        stored = weight_names.variable(weight_names.clean(spec.path[1:]))
-        if not weight_names.agrees(stored, variable.path[-1]):
+        parts = weight_names.clean(spec.path[1:])
+        if not weight_names.agrees(weight_names.variable(parts), variable.path[-1]):
+            return None
+        if not weight_names.direction_agrees(parts, variable.path):
             return None
         if not variable.fits(spec.shape, symbols):
             return None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from . import weight_names
-from .checkpoint import TensorSpec
+from .checkpoint import Notice, TensorSpec
 from .errors import AmbiguousWeightsError, WeightsMismatchError
 from .flat_order import Leaf, Slot, leaves_of, orders
 from .keras_config import LayerConfig, ModelConfig
@@ -24,11 +24,12 @@ Found = dict[Path, tuple[TensorSpec, ...]]
 class _Stored:
     """A stored tensor beside what its name tells."""
 
-    __slots__ = ("parts", "spec", "variable")
+    __slots__ = ("again", "parts", "spec", "variable")
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
         self.parts = weight_names.clean(spec.path[1:])
+        self.again = weight_names.is_met_again(spec.path[1:])
         self.variable = weight_names.variable(self.parts)
 
     def scope(self) -> str:
@@ -36,7 +37,12 @@ class _Stored:
 
 
 def assign_flat(
-    config: LayerConfig, tensors: Sequence[TensorSpec], *, freezing_marks_layers: bool, path: object = None
+    config: LayerConfig,
+    tensors: Sequence[TensorSpec],
+    *,
+    freezing_marks_layers: bool,
+    notices: list[Notice],
+    path: object = None,
 ) -> Found:
     """Find the layer and variable of every tensor in a nested model's list.
 
@@ -45,6 +51,7 @@ def assign_flat(
     config : the nested model, or a TimeDistributed around one
     tensors : in stored order; their paths are (group, stored name parts …)
     freezing_marks_layers : whether the writer marks the layers of a frozen model
+    notices : gets what was taken for granted
     path : the file, for messages
 
     Returns
@@ -67,12 +74,12 @@ def assign_flat(
     if wanted != len(stored) and shared:
         once = [tuple(slot for slot in order if slot.layer not in shared) for order in every]
         if len(once[0]) == len(stored):
-            return _with_shared(_choose(config.name, list(dict.fromkeys(once)), stored, path), shared)
+            return _with_shared(_choose(config, list(dict.fromkeys(once)), stored, notices, path), shared)
     if wanted != len(stored):
         raise WeightsMismatchError(
             f"{config.name}: the configuration asks for {wanted} tensors, the file holds {len(stored)}", path=path
         )
-    return _choose(config.name, every, stored, path)
+    return _choose(config, every, stored, notices, path)
 
 
 def _shared(found: Iterable[Leaf]) -> dict[Path, Path]:
@@ -92,10 +99,17 @@ def _with_shared(found: Found, shared: dict[Path, Path]) -> Found:
     return found
 
 
-def _choose(name: str, every: Sequence[tuple[Slot, ...]], stored: Sequence[_Stored], path: object) -> Found:
+def _choose(
+    config: LayerConfig,
+    every: Sequence[tuple[Slot, ...]],
+    stored: Sequence[_Stored],
+    notices: list[Notice],
+    path: object,
+) -> Found:
+    name = config.name
     exact = [order for order in every if _fits(order, stored, partial(_names_agree, loosely=False))]
     if exact:
-        return _result(_one(name, exact, stored, path), stored)
+        return _result(_one(config, exact, stored, notices, path), stored)
     by_order = [order for order in every if _fits(order, stored, _names_unused)]
     named = _by_exact_names(every[0], stored)
     if named is not None and by_order:
@@ -108,18 +122,30 @@ def _choose(name: str, every: Sequence[tuple[Slot, ...]], stored: Sequence[_Stor
         return _result(named, stored)
     if not by_order:
         raise _mismatch(name, every[0], stored, path)
-    alike = [order for order in by_order if _fits(order, stored, partial(_names_agree, loosely=True))]
-    if not alike and _names_contradict(by_order[0], stored):
+    sound = [order for order in by_order if not _names_contradict(order, stored)]
+    if not sound:
         raise AmbiguousWeightsError(
             f"{name}: the order fits its layers by shape, but stored names such as '{'/'.join(stored[0].parts)}' "
             "are those of other layers of it",
             path=path,
         )
-    return _result(_one(name, alike or by_order, stored, path), stored)
+    alike = [order for order in sound if _fits(order, stored, partial(_names_agree, loosely=True))] or sound
+    return _result(_one(config, alike, stored, notices, path), stored)
+
+
+def _scopes_stay_together(order: Sequence[Slot], stored: Sequence[_Stored]) -> bool:
+    """Whether the variables of each simple layer come from one scope, as every Keras makes them."""
+    scopes: dict[Path, Path] = {}
+    return all(
+        scopes.setdefault(slot.layer, scope) == scope
+        for slot, tensor in zip(order, stored, strict=True)
+        if len(slot.variable.path) == 1 and (scope := weight_names.without_cells(tensor.parts)[:-1])
+    )
 
 
 def _names_agree(slot: Slot, tensor: _Stored, *, loosely: bool) -> bool:
-    return weight_names.matches(tensor.parts, slot.layer[-1].split("/"), loosely=loosely) is not None
+    named = weight_names.matches(tensor.parts, slot.layer[-1].split("/"), loosely=loosely) is not None
+    return named and weight_names.direction_agrees(tensor.parts, slot.variable.path)
 
 
 def _names_unused(slot: Slot, tensor: _Stored) -> bool:
@@ -138,32 +164,58 @@ def _fits(order: Sequence[Slot], stored: Sequence[_Stored], agree: Callable[[Slo
     return True
 
 
-def _one(name: str, fitting: Sequence[tuple[Slot, ...]], stored: Sequence[_Stored], path: object) -> tuple[Slot, ...]:
-    """The one order that fits; of several, the one along which TensorFlow's numbers rise the most steadily."""
-    if len(fitting) == 1:
+def _one(
+    config: LayerConfig,
+    fitting: Sequence[tuple[Slot, ...]],
+    stored: Sequence[_Stored],
+    notices: list[Notice],
+    path: object,
+) -> tuple[Slot, ...]:
+    """The one order that fits; of several, the likeliest, if TensorFlow's numbers rise along the model in it alone.
+
+    Only models frozen without a trace make several. Numbers that rise in the order of a model with nothing frozen
+    would need both a freezing and layers made in reverse to mean another one: that order is taken, and it is said.
+    Numbers that rise in another order mean either: a guess is not made.
+    """
+    fitting = [order for order in fitting if _scopes_stay_together(order, stored)] or fitting
+    if len(fitting) == 1 or _only_copies_differ(fitting, stored):
         return fitting[0]
-    numbered = [(_inversions(order, stored), order) for order in fitting]
-    least = min(count for count, _ in numbered)
-    best = [order for count, order in numbered if count == least]
-    if len(best) > 1:
-        raise AmbiguousWeightsError(
-            f"{name}: its {len(stored)} tensors fit its layers in {len(best)} ways; neither names nor shapes decide",
-            path=path,
+    counts = [_inversions(config, order, stored) for order in fitting]
+    if counts[0] < min(counts[1:]):
+        notices.append(
+            Notice(
+                "order-assumed",
+                f"{config.name}: it holds models of equal layers, of which none is taken to be frozen, as the numbers "
+                "in the stored names say; a frozen one would leave no trace in this file",
+                config.name,
+            )
         )
-    return best[0]
+        return fitting[0]
+    raise AmbiguousWeightsError(
+        f"{config.name}: its {len(stored)} tensors fit its layers in {len(fitting)} ways, by which of its models were "
+        "frozen, and neither names nor shapes decide",
+        path=path,
+    )
 
 
-def _inversions(order: Sequence[Slot], stored: Sequence[_Stored]) -> int:
-    """Scopes in the order of the model's layers, each once, counted where their numbers fall."""
+def _only_copies_differ(fitting: Sequence[tuple[Slot, ...]], stored: Sequence[_Stored]) -> bool:
+    """Whether the orders exchange only tensors of one name: that of a shared layer, which is met again."""
+    first = [tensor.parts for tensor in stored if not tensor.again]
+    if len(set(first)) != len(first):
+        return False
+    readings = {
+        frozenset((slot.layer, slot.number, tensor.parts) for slot, tensor in zip(order, stored, strict=True))
+        for order in fitting
+    }
+    return len(readings) == 1
+
+
+def _inversions(config: LayerConfig, order: Sequence[Slot], stored: Sequence[_Stored]) -> int:
+    """How often the number of a scope falls along the layers of the model, each layer taken once."""
     firsts: dict[Path, str] = {}
     for slot, tensor in zip(order, stored, strict=True):
         firsts.setdefault(slot.layer, tensor.scope())
-    by_model = sorted(firsts, key=partial(_model_place, order))
-    return weight_names.inversions([firsts[layer] for layer in by_model])
-
-
-def _model_place(order: Sequence[Slot], layer: Path) -> int:
-    return min(place for place, slot in enumerate(order) if slot.layer == layer)
+    return weight_names.inversions([firsts[leaf.path] for leaf in leaves_of(config, ()) if leaf.path in firsts])
 
 
 def _by_exact_names(order: Sequence[Slot], stored: Sequence[_Stored]) -> tuple[Slot, ...] | None:
@@ -181,7 +233,7 @@ def _by_exact_names(order: Sequence[Slot], stored: Sequence[_Stored]) -> tuple[S
             for slot in slots
             if tensor.variable is not None
             and weight_names.agrees(tensor.variable, slot.variable.path[-1])
-            and _inner_agrees(slot, tensor)
+            and weight_names.direction_agrees(tensor.parts, slot.variable.path)
         ]
         if len(candidates) != 1:
             return None
@@ -192,23 +244,29 @@ def _by_exact_names(order: Sequence[Slot], stored: Sequence[_Stored]) -> tuple[S
     return tuple(chosen) if len(set(chosen)) == len(chosen) else None
 
 
-def _inner_agrees(slot: Slot, tensor: _Stored) -> bool:
-    """Inside a wrapper layer the inner scope must be the variable's: `bi/forward_lstm` or `bi/backward_lstm`."""
-    inner = slot.variable.path[:-1]
-    scopes = tensor.parts[:-1]
-    return not inner or inner[0] in scopes or not any(scope.startswith(("forward_", "backward_")) for scope in scopes)
-
-
 def _names_contradict(order: Sequence[Slot], stored: Sequence[_Stored]) -> bool:
-    """Whether the order gives a tensor that names exactly one layer of the model to another one."""
+    """Whether the order gives a tensor that names exactly one layer of the model to another one.
+
+    Names that differ in their number alone (`dense_3` for `dense_1`: the configuration of another process) must rise
+    and fall with those of the layers.
+    """
     layers = {slot.layer[-1] for slot in order}
+    numbers: dict[str, set[tuple[int, int]]] = {}
     for slot, tensor in zip(order, stored, strict=True):
+        name = slot.layer[-1]
         named = {one for one in layers if weight_names.matches(tensor.parts, one.split("/"), loosely=False) is not None}
-        if len(named) == 1 and slot.layer[-1] not in named:
-            alike = weight_names.matches(tensor.parts, slot.layer[-1].split("/"), loosely=True)
-            if alike is None:
-                return True
-    return False
+        alike = weight_names.matches(tensor.parts, name.split("/"), loosely=True)
+        if len(named) == 1 and name not in named and alike is None:
+            return True
+        if alike is not None and len(tensor.parts) > 1:
+            base, scope = weight_names.numbered(name), weight_names.numbered(tensor.parts[alike])
+            if base[0] == scope[0]:
+                numbers.setdefault(base[0], set()).add((base[1], scope[1]))
+    return any(not _rise_together(sorted(pairs)) for pairs in numbers.values())
+
+
+def _rise_together(pairs: Sequence[tuple[int, int]]) -> bool:
+    return all(first[1] < second[1] or first[0] == second[0] for first, second in zip(pairs, pairs[1:], strict=False))
 
 
 def _result(order: Sequence[Slot], stored: Sequence[_Stored]) -> Found:
@@ -240,8 +298,16 @@ def _mismatch(name: str, order: Sequence[Slot], stored: Sequence[_Stored], path:
 def _by_names_alone(found: Sequence[Leaf], stored: Sequence[_Stored], path: object) -> Found:
     """With classes that are not Keras's own in the model, only names can tell, and they must tell all."""
     of_leaf: dict[Path, list[_Stored]] = {leaf.path: [] for leaf in found}
+    scopes: dict[Path, Path] = {}
     for tensor in stored:
-        of_leaf[_named_leaf(tensor, found, path).path].append(tensor)
+        leaf, scope = _named_leaf(tensor, found, path)
+        of_leaf[leaf.path].append(tensor)
+        if scopes.setdefault(leaf.path, scope) != scope:
+            raise AmbiguousWeightsError(
+                f"stored scopes '{'/'.join(scopes[leaf.path])}' and '{'/'.join(scope)}' both look like layer "
+                f"'{leaf.config.name}', and layers of unknown classes in the model leave only names to go by",
+                path=path,
+            )
     result: Found = {}
     for leaf in found:
         tensors = of_leaf[leaf.path]
@@ -259,17 +325,22 @@ def _by_names_alone(found: Sequence[Leaf], stored: Sequence[_Stored], path: obje
     return result
 
 
-def _named_leaf(tensor: _Stored, found: Sequence[Leaf], path: object) -> Leaf:
+def _named_leaf(tensor: _Stored, found: Sequence[Leaf], path: object) -> tuple[Leaf, Path]:
+    """The leaf that a stored name names, and the scopes it does so with.
+
+    Of exact names the outermost counts, then the longest (`a/b` before `a`); of names that are alike one must remain.
+    """
+    fitting: list[tuple[tuple[int, ...], Leaf]] = []
     for loosely in (False, True):
-        fitting = [
-            (start, -len(leaf.config.name), leaf)
-            for leaf in found
-            if expected_variables(leaf.config) != ()
-            and (start := weight_names.matches(tensor.parts, leaf.config.name.split("/"), loosely=loosely)) is not None
-        ]
-        fitting = [item for item in fitting if item[:2] == min(each[:2] for each in fitting)]
+        for leaf in found:
+            name = leaf.config.name.split("/")
+            start = weight_names.matches(tensor.parts, name, loosely=loosely)
+            if start is not None and expected_variables(leaf.config) != ():
+                fitting.append(((start,) if loosely else (start, -len(name)), leaf))
+        fitting = [item for item in fitting if item[0] == min(each[0] for each in fitting)]
         if len(fitting) == 1:
-            return fitting[0][2]
+            (start, *_), leaf = fitting[0]
+            return leaf, tensor.parts[start : start + len(leaf.config.name.split("/"))]
         if fitting:
             break
     what = "several layers have" if fitting else "no layer has"

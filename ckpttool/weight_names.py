@@ -24,6 +24,8 @@ KERAS1_VARIABLES = {
     "alphas": "alpha",
 }
 
+_DIRECTIONS = ("forward_", "backward_")  # parts of a Bidirectional
+
 VARIABLE_NAMES = frozenset(
     """kernel bias recurrent_kernel gamma beta moving_mean moving_variance embeddings depthwise_kernel pointwise_kernel
     alpha scale concat_score_weight""".split()
@@ -42,6 +44,18 @@ def clean(parts: Sequence[str]) -> tuple[str, ...]:
     if literal:
         text = literal.group(1)
     return tuple(_INDEX.sub("", text).split("/"))
+
+
+def is_met_again(parts: Sequence[str]) -> bool:
+    """Whether Keras 2.3.1 met the variable a second time: the layer is shared, so both hold the same values."""
+    return _BYTES_LITERAL.fullmatch("/".join(parts)) is not None
+
+
+def direction_agrees(parts: Sequence[str], expected: Sequence[str]) -> bool:
+    """Whether a stored name's `forward_` or `backward_` scope, where it has one, is that of the expected variable."""
+    wanted = next((prefix for part in expected[:-1] for prefix in _DIRECTIONS if part.startswith(prefix)), None)
+    found = {prefix for part in parts[:-1] for prefix in _DIRECTIONS if part.startswith(prefix)}
+    return wanted is None or not found or wanted in found
 
 
 def variable(parts: Sequence[str]) -> str | None:
@@ -117,6 +131,12 @@ def inside(parts: Sequence[str], layer: Sequence[str]) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def numbered(name: str) -> tuple[str, int]:
+    """A name without its number, in small letters, and the number: `("dense", 3)`; 0 where it has none."""
+    match = re.fullmatch(r"(.*?)_(\d+)", name.lower())
+    return (match.group(1), int(match.group(2))) if match else (name.lower(), 0)
+
+
 def inversions(suffixed: Sequence[str]) -> int:
     """How often a scope's number falls below the one before it, among scopes that differ in their number only.
 
@@ -125,8 +145,7 @@ def inversions(suffixed: Sequence[str]) -> int:
     last: dict[str, int] = {}
     count = 0
     for scope in suffixed:
-        match = re.fullmatch(r"(.*?)_(\d+)", scope)
-        base, number = (match.group(1), int(match.group(2))) if match else (scope, 0)
+        base, number = numbered(scope)
         if number < last.get(base, number):
             count += 1
         last[base] = number
