@@ -260,7 +260,7 @@ def _names_contradict(order: Sequence[Slot], stored: Sequence[_Stored]) -> bool:
             return True
         if alike is not None and len(tensor.parts) > 1:
             base, scope = weight_names.numbered(name), weight_names.numbered(tensor.parts[alike])
-            if base[0] == scope[0]:
+            if base[0] == scope[0] and weight_names.strip_suffix(tensor.parts[alike].lower()) != name.lower():
                 numbers.setdefault(base[0], set()).add((base[1], scope[1]))
     return any(not _rise_together(sorted(pairs)) for pairs in numbers.values())
 

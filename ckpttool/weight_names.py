@@ -86,7 +86,7 @@ def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int
     ----------
     parts : scopes and variable, `("model", "dense_1", "kernel")`
     layer : the layer's name split at "/"
-    loosely : allow one `_<n>` more or less on the last part, and another case, as TensorFlow's scopes do
+    loosely : allow one `_<n>` more or less on the last part, as TensorFlow's scopes do
 
     Returns
     -------
@@ -108,7 +108,7 @@ def matches(parts: Sequence[str], layer: Sequence[str], *, loosely: bool) -> int
 def _alike(window: Sequence[str], layer: Sequence[str]) -> bool:
     if tuple(window[:-1]) != tuple(layer[:-1]):
         return False
-    stored, name = window[-1].lower(), layer[-1].lower()
+    stored, name = window[-1], layer[-1]  # a scope is unique ignoring case, but it keeps the case of its layer
     return stored == name or strip_suffix(stored) == name or strip_suffix(stored) == strip_suffix(name)
 
 
