@@ -6,6 +6,7 @@ suffixes, and no names at all. In each, every order that Keras may have used is 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -130,7 +131,18 @@ def _choose(
             path=path,
         )
     alike = [order for order in sound if _fits(order, stored, partial(_names_agree, loosely=True))] or sound
-    return _result(_one(config, alike, stored, notices, path), stored)
+    chosen = _one(config, alike, stored, notices, path)
+    if _inversions(config, chosen, stored):
+        notices.append(
+            Notice(
+                "order-trusted",
+                f"{name}: layers of one name go by the order of the stored list, though the numbers in the stored "
+                "names say that they were made in another order; a configuration whose frozen layers are not those of "
+                "this file would exchange them",
+                name,
+            )
+        )
+    return _result(chosen, stored)
 
 
 def _scopes_stay_together(order: Sequence[Slot], stored: Sequence[_Stored]) -> bool:
@@ -247,11 +259,12 @@ def _by_exact_names(order: Sequence[Slot], stored: Sequence[_Stored]) -> tuple[S
 def _names_contradict(order: Sequence[Slot], stored: Sequence[_Stored]) -> bool:
     """Whether the order gives a tensor that names exactly one layer of the model to another one.
 
-    Names that differ in their number alone (`dense_3` for `dense_1`: the configuration of another process) must rise
-    and fall with those of the layers.
+    TensorFlow puts a number behind a layer's name. Where names differ otherwise in their number (`dense` or `dense_3`
+    for `dense_1`: the configuration of another process), the numbers must rise with those of the layers.
     """
     layers = {slot.layer[-1] for slot in order}
     numbers: dict[str, set[tuple[int, int]]] = {}
+    of_another_process: set[str] = set()
     for slot, tensor in zip(order, stored, strict=True):
         name = slot.layer[-1]
         named = {one for one in layers if weight_names.matches(tensor.parts, one.split("/"), loosely=False) is not None}
@@ -259,14 +272,17 @@ def _names_contradict(order: Sequence[Slot], stored: Sequence[_Stored]) -> bool:
         if len(named) == 1 and name not in named and alike is None:
             return True
         if alike is not None and len(tensor.parts) > 1:
-            base, scope = weight_names.numbered(name), weight_names.numbered(tensor.parts[alike])
-            if base[0] == scope[0] and weight_names.strip_suffix(tensor.parts[alike].lower()) != name.lower():
+            stored_scope = tensor.parts[alike]
+            base, scope = weight_names.numbered(name), weight_names.numbered(stored_scope)
+            if base[0] == scope[0]:
                 numbers.setdefault(base[0], set()).add((base[1], scope[1]))
-    return any(not _rise_together(sorted(pairs)) for pairs in numbers.values())
+                if name not in (stored_scope, weight_names.strip_suffix(stored_scope)):
+                    of_another_process.add(base[0])
+    return any(not _rise_together(sorted(numbers[base])) for base in of_another_process)
 
 
 def _rise_together(pairs: Sequence[tuple[int, int]]) -> bool:
-    return all(first[1] < second[1] or first[0] == second[0] for first, second in zip(pairs, pairs[1:], strict=False))
+    return all(first[1] < second[1] or first[0] == second[0] for first, second in itertools.pairwise(pairs))
 
 
 def _result(order: Sequence[Slot], stored: Sequence[_Stored]) -> Found:
