@@ -28,7 +28,7 @@ from ..probe import Probe
 from ..reading import BLOCK_BYTES, Extent, Match, OnProgress, Progress
 from ..reading import Reader as SourceReader
 from ..transforms import model_config
-from ._hdf5 import Hdf5Dataset, Hdf5Group, numpy_dtype
+from ._hdf5 import Hdf5Dataset, Hdf5Group, numpy_dtype, writing
 
 __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
@@ -226,7 +226,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
     OSError : the file cannot be written
     """
     places: list[tuple[TensorSpec, int]] = []
-    with h5py.File(path, "w") as file:
+    with writing(), h5py.File(path, "w") as file:
         full = checkpoint.config is not None
         root = file.create_group("model_weights") if full else file
         for holder in {id(file): file, id(root): root}.values():
