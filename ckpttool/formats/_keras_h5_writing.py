@@ -47,7 +47,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
     OSError : the file cannot be written
     """
     places: list[tuple[TensorSpec, int]] = []
-    with h5py.File(path, "w", track_order=False, locking=False) as file:
+    with writing(), h5py.File(path, "w", locking=False) as file:
         full = checkpoint.config is not None
         root = file.create_group("model_weights") if full else file
         for holder in {id(file): file, id(root): root}.values():
