@@ -10,25 +10,18 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 from .errors import ConfigError, LimitExceededError
+from .keras_nodes import NO_ARGUMENTS, as_list, leaf_kwargs, references, without_merge
+from .keras_nodes import Json as Json
+from .keras_nodes import TensorRef as TensorRef
 from .limits import Limits
-
-Json = Mapping[str, Any]
 
 _MODEL_CLASSES = frozenset({"Model", "Functional", "Sequential", "Graph"})
 MAX_ACCEPTED = 4  # the whole and its template, of two files: each is asked for by several modules
 _accepted: dict[str, ModelConfig] = {}
 _WRAPPER_CLASSES = frozenset({"TimeDistributed", "Bidirectional"})
-
-
-class TensorRef(NamedTuple):
-    """A tensor of the graph: output `tensor` of call `call` (from 0) of layer `layer`."""
-
-    layer: str
-    call: int
-    tensor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +231,7 @@ class _Parser:
         config = entry["config"]
         listed = config if isinstance(config, list) else config["layers"]
         if entry["class_name"] == "Sequential":
-            listed = list(_without_merge(listed, self._limits.max_depth))
+            listed = list(without_merge(listed, self._limits.max_depth))
         functional = isinstance(config, Mapping) and ("input_layers" in config or "output_layers" in config)
         layers = _numbered(tuple([self._layer(item, depth, functional) for item in listed]))
         names = [layer.name for layer in layers]
@@ -250,8 +243,8 @@ class _Parser:
         inputs: tuple[TensorRef, ...] = ()
         outputs: tuple[TensorRef, ...] = ()
         if functional:
-            inputs = tuple(_references(config.get("input_layers", [])))
-            outputs = tuple(_references(config.get("output_layers", [])))
+            inputs = tuple(references(config.get("input_layers", [])))
+            outputs = tuple(references(config.get("output_layers", [])))
             layers, inputs, outputs = self._calls_from_zero(layers, inputs, outputs)
         return ModelConfig(entry["class_name"], name, layers, inputs, outputs, functional, entry)
 
@@ -274,7 +267,7 @@ class _Parser:
         if isinstance(config, Mapping) and isinstance(config.get("layer"), Mapping):
             if entry["class_name"] in _WRAPPER_CLASSES and "class_name" in config["layer"]:
                 inner = self._wrapped(config["layer"], depth)
-        nodes = tuple(self._node(raw) for raw in _as_list(entry.get("inbound_nodes"))) if functional else ()
+        nodes = tuple(self._node(raw) for raw in as_list(entry.get("inbound_nodes"))) if functional else ()
         module = entry.get("module") if isinstance(entry.get("module"), str) else None
         plain = config if isinstance(config, Mapping) else {}
         return LayerConfig(name, entry["class_name"], plain, nodes, model, inner, module, entry)
@@ -291,14 +284,14 @@ class _Parser:
         if isinstance(raw, Mapping) and isinstance(raw.get("kwargs"), Mapping):
             kwargs: Json = raw["kwargs"]
         else:
-            kwargs = next(_leaf_kwargs(raw), _NO_ARGUMENTS)
-        return Node(tuple(_references(raw)), raw, kwargs)
+            kwargs = next(leaf_kwargs(raw), NO_ARGUMENTS)
+        return Node(tuple(references(raw)), raw, kwargs)
 
     @staticmethod
     def _in_arguments(node: Node, names: Mapping[str, int]) -> Iterator[TensorRef]:
         """Tensors given by keyword in the form of Keras 2; lists that merely look like a reference are not."""
         if not isinstance(node.raw, Mapping):
-            yield from (ref for ref in _references(list(node.kwargs.values())) if ref.layer in names)
+            yield from (ref for ref in references(list(node.kwargs.values())) if ref.layer in names)
 
     def _calls_from_zero(
         self, layers: tuple[LayerConfig, ...], inputs: tuple[TensorRef, ...], outputs: tuple[TensorRef, ...]
@@ -355,73 +348,3 @@ def _with_nodes(layer: LayerConfig, nodes: tuple[Node, ...]) -> LayerConfig:
     return LayerConfig(
         layer.name, layer.class_name, layer.config, nodes, layer.model, layer.inner, layer.module, layer.entry
     )
-
-
-_NO_ARGUMENTS: Json = {}
-
-
-def _without_merge(listed: list[Any], depth: int) -> Iterator[Any]:
-    """The layers of a Sequential as Keras 1 stores them: those of the branches of a Merge in front stand in its place.
-
-    Source: keras/models.py, `Sequential.flattened_layers` (Keras 1.2.2): each layer once, the Merge itself not.
-    """
-    first = listed[0] if listed else None
-    config = first.get("config") if isinstance(first, Mapping) and first.get("class_name") == "Merge" else None
-    if not isinstance(config, Mapping) or not isinstance(config.get("layers"), list) or depth < 1:
-        yield from listed
-        return
-    names: set[str] = set()
-    for branch in config["layers"]:
-        inside = branch.get("config") if isinstance(branch, Mapping) else None
-        layers = inside.get("layers") if isinstance(inside, Mapping) else inside
-        for layer in _without_merge(layers, depth - 1) if isinstance(layers, list) else [branch]:
-            own = layer.get("config") if isinstance(layer, Mapping) else None
-            name = own.get("name") if isinstance(own, Mapping) else None
-            if not isinstance(name, str) or name not in names:
-                names.add(str(name))
-                yield layer
-    yield from listed[1:]
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _is_reference(item: Any) -> TypeGuard[list[Any]]:
-    return (
-        type(item) is list
-        and len(item) in (3, 4)
-        and type(item[0]) is str
-        and type(item[1]) is int
-        and type(item[2]) is int
-        and (len(item) == 3 or isinstance(item[3], Mapping))
-    )
-
-
-def _references(raw: Any) -> Iterator[TensorRef]:
-    """Every tensor reference of a stored node, depth first: lists of Keras 1 and 2, dicts of Keras 3."""
-    stack = [raw]
-    while stack:
-        item = stack.pop()
-        if _is_reference(item):
-            yield TensorRef(item[0], item[1], item[2])
-        elif isinstance(item, list):
-            stack.extend(reversed(item))
-        elif isinstance(item, Mapping):
-            config = item.get("config")
-            history = config.get("keras_history") if isinstance(config, Mapping) else None
-            if item.get("class_name") == "__keras_tensor__" and _is_reference(history):
-                yield TensorRef(*history)
-            else:
-                stack.extend(reversed(list(item.values())))
-
-
-def _leaf_kwargs(raw: Any) -> Iterator[Json]:
-    stack = [raw]
-    while stack:
-        item = stack.pop()
-        if _is_reference(item):
-            if len(item) == 4:
-                yield item[3]
-        elif isinstance(item, list):
-            stack.extend(reversed(item))
