@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -361,6 +360,8 @@ def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgre
 
 def _records(reader: Reader, checkpoint: Checkpoint) -> list[TensorRecord]:
     """Each written tensor beside the stored one and the sha256 of its bytes."""
+    import hashlib
+
     from .copying import little_endian_bytes
 
     records = []
@@ -376,5 +377,7 @@ def _sha256(path: Path) -> str | None:
     """The source file's checksum; None for a folder."""
     if not path.is_file():
         return None
+    import hashlib
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -105,7 +104,7 @@ def output_folder(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -
             aside = _temporary(path)
             path.rename(aside)
             temporary.rename(path)
-            shutil.rmtree(aside)
+            _remove_tree(aside)
         else:
             temporary.rename(path)
     except CheckpointError:
@@ -113,9 +112,17 @@ def output_folder(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror or error}", path=path) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove_tree(temporary)
         if lock >= 0:
             os.close(lock)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder, as far as that goes; shutil brings compressors with it, which most runs never need."""
+    if path.is_dir():
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _temporary(path: Path) -> Path:
@@ -161,7 +168,7 @@ def sweep(folder: Path) -> None:
             try:
                 if _lock(descriptor) and _is_at(descriptor, path):
                     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                        shutil.rmtree(path, ignore_errors=True)
+                        _remove_tree(path)
                     else:
                         path.unlink()
             finally:
