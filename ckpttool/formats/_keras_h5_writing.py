@@ -5,6 +5,7 @@ The structure is written through HDF5, with room for the values; the values then
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ..reading import Reader as SourceReader
 from ..transforms import model_config
 from ._hdf5 import writing
 
+_OPAQUE = ("bfloat", "float8")
 ATTRIBUTE_LIMIT_BYTES = 64_512  # Keras splits a longer list into name0, name1 (legacy_h5_format.py, Keras 3.15)
 TOP_LEVEL = "top_level_model_weights"  # a group of the model's own variables; it is not in layer_names
 
@@ -58,8 +60,10 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
                 file.attrs["training_config"] = _ascii(checkpoint.training_config)
         listed = _listed(checkpoint)
         _write_names(root, "layer_names", [layer.name for layer in listed.layers])
+        nests = any("/" in layer.name for layer in listed.layers)  # one group may then be inside of another
         for layer, tensors in zip(listed.layers, group_tensors(listed), strict=True):
-            group = root.require_group(_checked(layer.name))
+            name = _checked(layer.name)
+            group = root.require_group(name) if nests else h5py.Group(h5py.h5g.create(root.id, _ascii(name)))
             places += _write_group(group, list(_weight_names(layer, tensors)))
         loose = [spec for spec in checkpoint.loose if spec.role is Role.WEIGHT]
         if loose:
@@ -145,8 +149,23 @@ def _allocate(group: h5py.Group, name: str, spec: TensorSpec) -> h5py.h5d.Datase
     """A contiguous dataset with room for its values and nothing written yet."""
     if spec.dtype not in ITEM_BYTES:
         raise UnsupportedError(f"{spec.name}: HDF5 of Keras holds no {spec.dtype} tensors")
-    opaque = spec.dtype.startswith(("bfloat", "float8"))
-    dtype = np.dtype(f"V{ITEM_BYTES[spec.dtype]}" if opaque else spec.dtype)
+    properties, links = _properties()
+    space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    dataset = h5py.h5d.create(group.id, _ascii(name), _kind(spec.dtype), space, properties, links)
+    if spec.dtype.startswith(_OPAQUE):
+        h5py.Dataset(dataset).attrs["dtype"] = spec.dtype  # the mark that Keras 3 puts on them in its own layout
+    return dataset
+
+
+@functools.cache
+def _kind(dtype: str) -> h5py.h5t.TypeID:
+    """HDF5's type of a logical dtype; h5py stores those of ml_dtypes as opaque bytes, for which HDF5 has no type."""
+    name = f"V{ITEM_BYTES[dtype]}" if dtype.startswith(_OPAQUE) else dtype
+    return h5py.h5t.py_create(np.dtype(name), logical=True)
+
+
+@functools.cache
+def _properties() -> tuple[h5py.h5p.PropDCID, h5py.h5p.PropLCID]:
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_layout(h5py.h5d.CONTIGUOUS)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -154,12 +173,7 @@ def _allocate(group: h5py.Group, name: str, spec: TensorSpec) -> h5py.h5d.Datase
     properties.set_obj_track_times(False)  # equal inputs give equal files
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
-    space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    kind = h5py.h5t.py_create(dtype, logical=True)
-    dataset = h5py.h5d.create(group.id, name.encode("utf-8", "surrogateescape"), kind, space, properties, links)
-    if dtype.kind == "V":
-        h5py.Dataset(dataset).attrs["dtype"] = spec.dtype  # the mark that Keras 3 puts on them in its own layout
-    return dataset
+    return properties, links
 
 
 def _write_versions(holder: h5py.Group, written_by: WrittenBy) -> None:
@@ -180,7 +194,7 @@ def _write_names(group: h5py.Group, attribute: str, names: list[str]) -> None:
     """
     encoded = np.array([name.encode("utf-8", "surrogateescape") for name in names])
     if not names:
-        group.attrs[attribute] = np.array([], np.float64)
+        _write_list(group, attribute, np.array([], np.float64))
         return
     if encoded.dtype.itemsize > ATTRIBUTE_LIMIT_BYTES:
         raise UnsupportedError(f"a name of {encoded.dtype.itemsize:,} bytes is too long for an HDF5 attribute")
@@ -188,7 +202,13 @@ def _write_names(group: h5py.Group, attribute: str, names: list[str]) -> None:
     while any(piece.nbytes > ATTRIBUTE_LIMIT_BYTES for piece in np.array_split(encoded, parts)):
         parts += 1
     if parts == 1:
-        group.attrs[attribute] = encoded
+        _write_list(group, attribute, encoded)
         return
     for number, piece in enumerate(np.array_split(encoded, parts)):
-        group.attrs[f"{attribute}{number}"] = piece
+        _write_list(group, f"{attribute}{number}", piece)
+
+
+def _write_list(group: h5py.Group, attribute: str, values: np.ndarray) -> None:
+    """As `group.attrs[attribute] = values`, in a third of the time."""
+    kind, space = h5py.h5t.py_create(values.dtype, logical=True), h5py.h5s.create_simple(values.shape)
+    h5py.h5a.create(group.id, attribute.encode(), kind, space).write(values)
