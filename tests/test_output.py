@@ -145,3 +145,17 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError), output_file(tmp_path / "x.h5", overwrite=False):
         raise AssertionError("written into a folder without permission")
+
+
+@pytest.mark.parametrize("room", [0, 5_000, 12_000, 20_000, 40_000])
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+def test_a_disk_that_is_full_within_the_structures_of_hdf5(suffix: str, room: int, tmp_path: Path) -> None:
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    source, output = ROOT / "fixtures/files/keras-3.15-deep.keras", tmp_path / f"out{suffix}"
+    command = [sys.executable, "-m", "ckpttool", "convert", os.fspath(source), "-o", os.fspath(output)]
+    done = subprocess.run(command, cwd=ROOT, preexec_fn=small, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, f"ckpttool: {output}: cannot be written: File too large\n")
+    assert list(tmp_path.iterdir()) == []
