@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 ITEM_BYTES: dict[str, int] = {
     "bool": 1,
@@ -123,6 +124,11 @@ class Notice:
     code: str
     message: str
     path: str | None = None
+
+
+def notices_json(notices: Sequence[Notice]) -> list[dict[str, Any]]:
+    """Warnings as the JSON outputs show them."""
+    return [{"code": each.code, "message": each.message, "path": each.path} for each in notices]
 
 
 @dataclass(frozen=True, slots=True)

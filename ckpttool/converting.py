@@ -18,7 +18,6 @@ from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import model_config, without_roles
-from .views import TurnedKernels
 from .wrapping import Evidence, command_line, require_proof
 from .written_config import written_config
 
@@ -291,8 +290,9 @@ def _about_format(source: Source, plan: Plan) -> Plan:
     if changed:
         dtypes = ", ".join(dict.fromkeys(spec.dtype for spec in changed))
         notes.append(f"{len(changed)} tensors: {dtypes} is written as float32, exactly")
-    if isinstance(source.reader, TurnedKernels):
-        notes.append(f"{source.reader.turned} convolution kernels of Theano turned")
+    turned = getattr(source.reader, "turned", 0)  # of the view that --theano puts around the reader
+    if turned:
+        notes.append(f"{turned} convolution kernels of Theano turned")
     about = [("source", source.path.name)]
     if source.path.is_file():
         about.append(("source_bytes", str(source.path.stat().st_size)))

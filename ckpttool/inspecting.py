@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .changed_defaults import changed_defaults
-from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec
+from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
 from .keras_config import is_keras3
 from .reading import OnProgress, Progress
 from .registry import SAME_SUFFIX
-from .reporting import notices_json
 from .selecting import fits
 from .source import Source, SourceOptions, open_source
 from .theano import theano_notice

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoint import Notice
+from .checkpoint import notices_json as notices_json
 from .output import output_file
 from .wrapping import Evidence
 
@@ -91,11 +92,6 @@ def megabytes(nbytes: int) -> str:
         if size < 1024 or unit == "TB":
             break
     return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
-
-
-def notices_json(notices: Sequence[Notice]) -> list[dict[str, Any]]:
-    """Warnings as the JSON outputs show them."""
-    return [{"code": each.code, "message": each.message, "path": each.path} for each in notices]
 
 
 def write_json(document: dict[str, Any], path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> None:

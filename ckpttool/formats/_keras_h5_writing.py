@@ -21,6 +21,7 @@ from ..keras_config import LayerConfig, ModelConfig
 from ..reading import OnProgress
 from ..reading import Reader as SourceReader
 from ..transforms import model_config
+from ._hdf5 import writing
 
 ATTRIBUTE_LIMIT_BYTES = 64_512  # Keras splits a longer list into name0, name1 (legacy_h5_format.py, Keras 3.15)
 TOP_LEVEL = "top_level_model_weights"  # a group of the model's own variables; it is not in layer_names
@@ -46,7 +47,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
     OSError : the file cannot be written
     """
     places: list[tuple[TensorSpec, int]] = []
-    with h5py.File(path, "w", track_order=False, locking=False) as file:
+    with writing(), h5py.File(path, "w", locking=False) as file:
         full = checkpoint.config is not None
         root = file.create_group("model_weights") if full else file
         for holder in {id(file): file, id(root): root}.values():
