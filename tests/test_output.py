@@ -80,7 +80,7 @@ def test_what_is_locked_is_not_removed(tmp_path: Path) -> None:
     held = tmp_path / ".b.h5.ckpttool-99998-0123abcd.tmp"
     folder = tmp_path / ".c.ckpttool-99997-0123abcd.tmp"
     other = tmp_path / ".d.h5.tmp"
-    for path in (stale, held, other):
+    for path in (stale, tmp_path / f"{stale.name}.keras", held, tmp_path / f"{held.name}.keras", other):
         path.write_bytes(b"x")
     folder.mkdir()
     (folder / "kernel.npy").write_bytes(b"x")
@@ -91,7 +91,9 @@ def test_what_is_locked_is_not_removed(tmp_path: Path) -> None:
             assert temporary.name.startswith(f".new.h5.ckpttool-{os.getpid()}-")
             sweep(tmp_path)
             assert temporary.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [held.name, other.name, "new.h5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        held.name, f"{held.name}.keras", other.name, "new.h5",
+    ]  # fmt: skip
 
 
 def test_a_folder_on_its_way_is_locked_too(tmp_path: Path) -> None:
