@@ -11,7 +11,7 @@ from pathlib import Path
 from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .errors import EmptyResultError, UnsupportedError, UsageError
-from .keras_config import is_keras3
+from .keras3_layout import is_keras3
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module, migration_module

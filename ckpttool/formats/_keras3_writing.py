@@ -15,7 +15,7 @@ from ..checkpoint import Checkpoint, TensorSpec
 from ..copying import copy_tensors
 from ..errors import UnsupportedError
 from ..keras3_groups import StoredGroup, stored_groups
-from ..keras_config import is_keras3
+from ..keras3_layout import is_keras3
 from ..reading import OnProgress, Reader
 from ._hdf5_writing import allocate, writing
 from ._window import WriteWindow
