@@ -10,10 +10,10 @@ from pathlib import Path
 from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .errors import EmptyResultError, UnsupportedError, UsageError
-from .keras_config import is_keras3
+from .keras3_layout import is_keras3
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress, Reader
-from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module
+from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module, migration_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import model_config, without_roles
@@ -154,7 +154,7 @@ def _run(request: _Request) -> ConversionReport:
             plan = plan_unwrap(source, target, format_name, weights_only=request.weights_only, options=options)
         plan = _about_format(source, plan)
         if format_name == "keras-archive":
-            _require_keras3(source, plan, request)
+            plan = _rebuilt(source, plan, request)
         if request.dtype is not None:
             source = replace(source, reader=CastReader(source.reader, plan.checkpoint, request.dtype))
             plan = replace(plan, checkpoint=source.reader.describe())
@@ -182,22 +182,29 @@ def default_output(path: str | os.PathLike[str], options: SourceOptions = Source
     return Path(f"{Path(path).stem.removesuffix('.weights') or 'model'}-single{suffix}")
 
 
-def _require_keras3(source: Source, plan: Plan, request: _Request) -> None:
-    """A `.keras` file holds a configuration of Keras 3; one of Keras 1 or 2 has to be rebuilt first.
+def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
+    """A `.keras` file holds a configuration of Keras 3; a model of Keras 1 or 2 is rebuilt as `migrate` does it.
 
     Raises
     ------
-    UnsupportedError : it is none, with the command that rebuilds it
+    UnsupportedError : it cannot be rebuilt here, with the command that does
     """
-    model = model_config(plan.checkpoint)
-    if model is None or is_keras3(model.raw):
-        return
+    if not _is_legacy(plan.checkpoint):
+        return plan
     words = ("ckpttool", "migrate", os.fspath(request.path), *request.options.words(), "-o", os.fspath(plan.output))
-    raise UnsupportedError(
-        f"its configuration is one of Keras 1 or 2, which no '.keras' file holds as it is; to rebuild it: "
-        f"{command_line(*words)}",
-        path=source.path,
-    )
+    if migration_module("run") is None:
+        raise UnsupportedError(
+            f"its configuration is one of Keras 1 or 2, which no '.keras' file holds as it is; to rebuild it: "
+            f"{command_line(*words)}",
+            path=source.path,
+        )
+    note = f"rebuilt for Keras 3 by the rules of migrate, which also proves the result: {command_line(*words)}"
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def _is_legacy(checkpoint: Checkpoint) -> bool:
+    model = model_config(checkpoint)
+    return model is not None and not is_keras3(model.raw)
 
 
 def output_format(output: Path, to: str | None) -> str:
@@ -355,6 +362,12 @@ def _left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
 
 def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgress | None) -> None:
     with output_file(plan.output, overwrite=overwrite, inputs=[source.path]) as temporary:
+        if plan.format_name == "keras-archive" and _is_legacy(plan.checkpoint):
+            planning, run = migration_module("planning"), migration_module("run")
+            if planning is not None and run is not None:
+                steps = planning.make_plan(plan.checkpoint)
+                run.write_archive(replace(source, template=plan.checkpoint), steps, temporary, on_progress=on_progress)
+                return
         format_module(plan.format_name).write(source.reader, plan.checkpoint, temporary, on_progress=on_progress)
 
 

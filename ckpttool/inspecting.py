@@ -13,7 +13,7 @@ from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
-from .keras_config import is_keras3
+from .keras3_layout import is_keras3
 from .reading import OnProgress, Progress
 from .registry import SAME_SUFFIX
 from .selecting import fits

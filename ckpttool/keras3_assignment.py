@@ -70,7 +70,8 @@ def _nests(model: ModelConfig) -> bool:
 
 def _only_model(checkpoint: Checkpoint) -> Layer | None:
     """The one group of `layers` that holds all weights and is a model itself."""
-    weighted = [node for node in children_of(checkpoint.layers, LAYERS) if any(True for _ in node.all_tensors())]
+    inside = children_of(checkpoint.layers, LAYERS) or children_of(checkpoint.layers, LAYERS_OF_2_13)
+    weighted = [node for node in inside if any(True for _ in node.all_tensors())]
     only = weighted[0] if len(weighted) == 1 else None
     if only is None or not any(child.name in (LAYERS, LAYERS_OF_2_13) for child in only.layers):
         return None

@@ -79,6 +79,33 @@ class Part:
     titles: tuple[str | None, ...] = ()  # what Keras since 3.6 notes as the name of each group in `groups`
 
 
+def is_keras3(entry: Json) -> bool:
+    """Whether a model's configuration is in the form of Keras 3, by how it writes input layers and calls.
+
+    Keras 3 has `batch_shape` where Keras 1 and 2 have `batch_input_shape`, and calls are objects with `args`.
+    Source: keras/src/layers/core/input_layer.py and keras/src/models/functional.py (Keras 3.15).
+    """
+    config = entry.get("config")
+    listed = config.get("layers") if isinstance(config, Mapping) else config
+    if not isinstance(listed, list):
+        return str(entry.get("module")).startswith("keras") or isinstance(entry.get("registered_name"), str)
+    for layer in listed:
+        if not isinstance(layer, Mapping):
+            return False
+        inside = layer.get("config")
+        if isinstance(inside, Mapping):
+            if "batch_input_shape" in inside:
+                return False
+            if "batch_shape" in inside:
+                return True
+            if isinstance(inside.get("dtype"), Mapping):
+                return True
+        calls = layer.get("inbound_nodes")
+        if isinstance(calls, list) and calls:
+            return isinstance(calls[0], Mapping)
+    return False
+
+
 @functools.cache
 def snake_case(class_name: str) -> str:
     """The group name of a class. Source: keras/src/utils/naming.py, `to_snake_case` (Keras 3.15)."""

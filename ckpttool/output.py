@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -156,7 +155,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed runs left in a folder: temporary outputs that no process holds a lock on."""
+    """Remove what killed runs left in a folder: temporary outputs that no process holds a lock on.
+
+    A library that insists on a suffix writes to `<temporary>.<suffix>` beside it, which goes with it.
+    """
     try:
         names = [name for name in os.listdir(folder) if _TEMPORARY.fullmatch(name)]
     except OSError:
@@ -167,12 +169,19 @@ def sweep(folder: Path) -> None:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 if _lock(descriptor) and _is_at(descriptor, path):
-                    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                        _remove_tree(path)
-                    else:
-                        path.unlink()
+                    _remove(path)
+                    for other in os.listdir(folder):
+                        if other.startswith(f"{name}."):
+                            _remove(folder / other)
             finally:
                 os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        _remove_tree(path)
+    else:
+        path.unlink()
 
 
 def _put_in_place(temporary: Path, path: Path, overwrite: bool) -> None:

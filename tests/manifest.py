@@ -45,9 +45,9 @@ def legacy_hdf5(kind: str) -> list[str]:
     """HDF5 files of Keras 2 and later, of one kind: `model`, `weights` or `broken`."""
     return names(
         lambda name, each: (
-            name.endswith((".h5", ".hdf5", ".keras")) and each["kind"] == kind and "keras-1" not in each["tags"]
+            name.endswith((".h5", ".hdf5", ".keras")) and each["kind"] == kind
+            and not {"keras-1", "keras3-layout"} & set(each["tags"])
             and (FILES / name).read_bytes()[:4] == b"\x89HDF"
-            and (not name.endswith(".weights.h5") or b"layer_names" in (FILES / name).read_bytes())
         )
     )  # fmt: skip
 

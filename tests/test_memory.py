@@ -21,7 +21,7 @@ _CHILD = """
 import sys
 from ckpttool.cli.main import run
 code = run(sys.argv[1:])
-with open("/proc/self/status") as status:  # getrusage begins at the peak of the starting process
+with open("/proc/self/status") as status:  # getrusage begins at the parent's peak
     lines = dict(line.split(":", 1) for line in status)
 print(int(lines["VmHWM"].split()[0]) * 1024, file=sys.stderr)
 sys.exit(code)

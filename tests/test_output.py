@@ -80,7 +80,7 @@ def test_what_is_locked_is_not_removed(tmp_path: Path) -> None:
     held = tmp_path / ".b.h5.ckpttool-99998-0123abcd.tmp"
     folder = tmp_path / ".c.ckpttool-99997-0123abcd.tmp"
     other = tmp_path / ".d.h5.tmp"
-    for path in (stale, held, other):
+    for path in (stale, tmp_path / f"{stale.name}.keras", held, tmp_path / f"{held.name}.keras", other):
         path.write_bytes(b"x")
     folder.mkdir()
     (folder / "kernel.npy").write_bytes(b"x")
@@ -91,7 +91,9 @@ def test_what_is_locked_is_not_removed(tmp_path: Path) -> None:
             assert temporary.name.startswith(f".new.h5.ckpttool-{os.getpid()}-")
             sweep(tmp_path)
             assert temporary.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [held.name, other.name, "new.h5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        held.name, f"{held.name}.keras", other.name, "new.h5",
+    ]  # fmt: skip
 
 
 def test_a_folder_on_its_way_is_locked_too(tmp_path: Path) -> None:
@@ -145,3 +147,17 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError), output_file(tmp_path / "x.h5", overwrite=False):
         raise AssertionError("written into a folder without permission")
+
+
+@pytest.mark.parametrize("room", [0, 5_000, 12_000, 20_000, 40_000])
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+def test_a_disk_that_is_full_within_the_structures_of_hdf5(suffix: str, room: int, tmp_path: Path) -> None:
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    source, output = ROOT / "fixtures/files/keras-3.15-deep.keras", tmp_path / f"out{suffix}"
+    command = [sys.executable, "-m", "ckpttool", "convert", os.fspath(source), "-o", os.fspath(output)]
+    done = subprocess.run(command, cwd=ROOT, preexec_fn=small, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, f"ckpttool: {output}: cannot be written: File too large\n")
+    assert list(tmp_path.iterdir()) == []

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import h5py
 import numpy as np
 
 from ..checkpoint import ITEM_BYTES, TensorSpec
 from ..errors import UnsupportedError
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turn what h5py raises while it writes, also when it closes on a full disk, into the system's error."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is None:
+            if isinstance(error, OSError):
+                raise
+            raise OSError(f"HDF5 could not write it ({' '.join(str(error).split())[:200]})") from error
+        raise OSError(int(number.group(1)), os.strerror(int(number.group(1)))) from error
 
 
 def allocate(group: h5py.Group, name: str, spec: TensorSpec) -> int | None:

@@ -15,9 +15,9 @@ from ..checkpoint import Checkpoint, TensorSpec
 from ..copying import copy_tensors
 from ..errors import UnsupportedError
 from ..keras3_groups import StoredGroup, stored_groups
-from ..keras_config import is_keras3
+from ..keras3_layout import is_keras3
 from ..reading import OnProgress, Reader
-from ._hdf5_writing import allocate
+from ._hdf5_writing import allocate, writing
 from ._window import WriteWindow
 from ._zip_writing import ZipWriter
 
@@ -41,7 +41,7 @@ def write_weights(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_prog
     OSError : the file cannot be written
     """
     groups = list(stored_groups(checkpoint))
-    with h5py.File(path, "w", locking=False) as file:
+    with writing(), h5py.File(path, "w", locking=False) as file:
         places = _lay_out(file, groups, 0)
     descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
     try:
@@ -80,8 +80,10 @@ def write_archive(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_prog
         archive.add("config.json", config.encode())
         wanted = sum(spec.nbytes for group in groups for spec in group.tensors)
         offset = archive.begin("model.weights.h5", wanted)
-        with h5py.File(WriteWindow(file.fileno(), offset), "w") as weights:
+        window = WriteWindow(file.fileno(), offset)
+        with writing(), h5py.File(window, "w") as weights:
             places = _lay_out(weights, groups, offset)
+        window.check()
         copy_tensors(reader, places, file.fileno(), on_progress)
         archive.end()
         archive.close()

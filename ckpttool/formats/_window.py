@@ -59,7 +59,10 @@ class Window(io.RawIOBase):
 
 
 class WriteWindow(io.RawIOBase):
-    """The end of an open file as a file of its own, for h5py to write.
+    """The end of an open file as a file of its own, for h5py to write. An error of the system is kept until `check`.
+
+    HDF5 cannot give up half-way when a file object raises: it tries again while it closes, and h5py then raises
+    something else. So a failed write is taken for done, and the file is abandoned afterwards.
 
     Parameters
     ----------
@@ -72,6 +75,17 @@ class WriteWindow(io.RawIOBase):
         self._descriptor = descriptor
         self._offset = offset
         self._position = 0
+        self._error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise the first error of a write, if there was one.
+
+        Raises
+        ------
+        OSError : the file cannot be written
+        """
+        if self._error is not None:
+            raise self._error
 
     def readable(self) -> bool:
         """True: HDF5 reads back what it wrote."""
@@ -97,7 +111,11 @@ class WriteWindow(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer from the present place."""
-        got = os.preadv(self._descriptor, [memoryview(buffer).cast("B")], self._offset + self._position)
+        view = memoryview(buffer).cast("B")
+        got = os.preadv(self._descriptor, [view], self._offset + self._position)
+        if self._error is not None:
+            view[got:] = bytes(len(view) - got)  # what could not be written reads as zeros
+            got = len(view)
         self._position += got
         return got
 
@@ -105,13 +123,19 @@ class WriteWindow(io.RawIOBase):
         """Write all bytes at the present place."""
         view = memoryview(data).cast("B")
         done = 0
-        while done < len(view):
-            done += os.pwrite(self._descriptor, view[done:], self._offset + self._position + done)
-        self._position += done
-        return done
+        while done < len(view) and self._error is None:
+            try:
+                done += os.pwrite(self._descriptor, view[done:], self._offset + self._position + done)
+            except OSError as error:
+                self._error = error
+        self._position += len(view)
+        return len(view)
 
     def truncate(self, size: int | None = None) -> int:
         """Cut or extend the window."""
         size = self._position if size is None else size
-        os.ftruncate(self._descriptor, self._offset + size)
+        try:
+            os.ftruncate(self._descriptor, self._offset + size)
+        except OSError as error:
+            self._error = self._error or error
         return size
