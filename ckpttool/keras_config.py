@@ -17,6 +17,7 @@ from .limits import Limits
 Json = Mapping[str, Any]
 
 _MODEL_CLASSES = frozenset({"Model", "Functional", "Sequential", "Graph"})
+JSON_LEVELS = 5  # of one model or layer inside of another: config, layers, the entry, inbound_nodes, a node
 _WRAPPER_CLASSES = frozenset({"TimeDistributed", "Bidirectional"})
 
 
@@ -135,7 +136,24 @@ def parse_config(text: str, limits: Limits = Limits(), *, path: object = None) -
         raise LimitExceededError("the model configuration is nested too deep", path=path) from None
     except ValueError as error:
         raise ConfigError(f"the model configuration is not JSON ({error})", path=path) from error
+    if _deeper_than(document, JSON_LEVELS * limits.max_depth):
+        raise LimitExceededError("the model configuration is nested too deep", path=path)
     return model_from_json(document, limits, path=path)
+
+
+def _deeper_than(document: Any, limit: int) -> bool:
+    """Whether lists and objects are nested deeper: everything that walks a configuration may then call itself."""
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(limit):
+        if not level:
+            return False
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+    return bool(level)
 
 
 def model_from_json(document: Any, limits: Limits = Limits(), *, path: object = None) -> ModelConfig:

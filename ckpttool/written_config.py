@@ -105,7 +105,8 @@ def _layers(entry: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict
     if not inside and isinstance(config, dict):
         yield prefix, entry
         inside = [config[key] for key in ("layer", "backward_layer", "cell") if isinstance(config.get(key), dict)]
-        inside += [each for each in config.get("cells") or () if isinstance(each, dict)]
+        cells = config.get("cells")
+        inside += [each for each in cells if isinstance(each, dict)] if isinstance(cells, list) else []
         for each in inside:
             yield from _layers(each, prefix)
         return

@@ -234,7 +234,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
         if full:
             file.attrs["model_config"] = _ascii(checkpoint.config or "")
         listed = _listed(checkpoint)
-        _write_names(root, "layer_names", [layer.name for layer in listed.layers])
+        _write_names(root, "layer_names", [_checked(layer.name) for layer in listed.layers])
         for layer, tensors in zip(listed.layers, group_tensors(listed), strict=True):
             group = root.require_group(_checked(layer.name))
             named = list(_weight_names(layer, tensors))
@@ -310,6 +310,10 @@ def _weight_names(layer: Layer, tensors: list[TensorSpec]) -> Iterator[tuple[str
 def _checked(name: str) -> str:
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
         raise UnsupportedError(f"the name '{name}' cannot be a path in HDF5")
+    try:
+        name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UnsupportedError(f"the name {name!a} holds half a character, which HDF5 cannot store") from None
     return name
 
 
