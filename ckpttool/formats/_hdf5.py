@@ -34,6 +34,7 @@ from ..errors import (
 )
 from ..limits import Limits
 from ..reading import Extent
+from ._hdf5_heap import sound_heaps
 
 # gzip, shuffle, fletcher32 and lzf come with every h5py; other filters load plug-ins, which is code.
 _PLAIN_FILTERS = {h5z.FILTER_DEFLATE: "gzip", h5z.FILTER_SHUFFLE: "shuffle", h5z.FILTER_FLETCHER32: "fletcher32",
@@ -104,6 +105,7 @@ class Hdf5File:
         except (RuntimeError, ValueError, KeyError) as error:
             raise CorruptCheckpointError("HDF5 that cannot be opened; the file is damaged", path=path) from error
         self._descriptor: int | None = None
+        self._sound: dict[int, bool] = {}  # addresses of groups whose heaps were looked at
 
     def close(self) -> None:
         """Release the file."""
@@ -142,6 +144,25 @@ class Hdf5File:
                 f"more than {self.limits.max_objects:,} objects; raise it with --limit max_objects=N", path=self.path
             )
 
+    def open_descriptor(self) -> int:
+        """A descriptor of the file's bytes, opened once."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        return self._descriptor
+
+    def heaps_are_sound(self, group_id: h5g.GroupID) -> bool:
+        """Whether HDF5 can read a group's texts of variable length without walking in circles; checked once a group."""
+        address = int(h5o.get_info(group_id).addr)
+        if address not in self._sound:
+            base = self._file.userblock_size
+            size = os.stat(self.path).st_size
+
+            def read_at(offset: int, nbytes: int) -> bytes:
+                return os.pread(self.open_descriptor(), min(nbytes, size), base + offset) if offset < size else b""
+
+            self._sound[address] = sound_heaps(read_at, address, size)
+        return self._sound[address]
+
     def open_dataset(self, path: str, access: h5py.h5p.PropDAID) -> h5d.DatasetID:
         """Open a dataset again by a path whose links were checked before."""
         return h5d.open(self._file.id, path.encode("utf-8", "surrogateescape"), access)
@@ -150,9 +171,7 @@ class Hdf5File:
         """Read bytes of the file as they are."""
         if self.closed:
             raise ReaderClosedError("the reader is closed", path=self.path)
-        if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        data = os.pread(self._descriptor, nbytes, offset)
+        data = os.pread(self.open_descriptor(), nbytes, offset)
         if len(data) != nbytes:
             raise CorruptCheckpointError(f"ends at byte {offset + len(data):,}; it is truncated", path=self.path)
         return data
@@ -230,6 +249,8 @@ class Hdf5Group:
             type_class = type_id.get_class()
             if type_class not in (h5t.STRING, h5t.FLOAT, h5t.INTEGER):
                 raise CorruptCheckpointError(f"attribute '{name}' is neither text nor a number", path=self._file.path)
+            if type_class == h5t.STRING and type_id.is_variable_str() and not self._file.heaps_are_sound(self._id):
+                raise CorruptCheckpointError(f"the texts of {self._where()} are damaged", path=self._file.path)
             return h5py.AttributeManager(_Holder(self._id))[name]
 
     def _where(self) -> str:

@@ -236,7 +236,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
         listed = _listed(checkpoint)
         _write_names(root, "layer_names", [_checked(layer.name) for layer in listed.layers])
         for layer, tensors in zip(listed.layers, group_tensors(listed), strict=True):
-            group = root.require_group(_checked(layer.name))
+            group = _require_group(root, _checked(layer.name))
             named = list(_weight_names(layer, tensors))
             _write_names(group, "weight_names", [name for name, _ in named])
             for name, spec in named:
@@ -315,6 +315,14 @@ def _checked(name: str) -> str:
     except UnicodeEncodeError:
         raise UnsupportedError(f"the name {name!a} holds half a character, which HDF5 cannot store") from None
     return name
+
+
+def _require_group(root: h5py.Group, name: str) -> h5py.Group:
+    """The group at a path, made where it is missing; h5py's own function takes no names but UTF-8."""
+    place = root.id
+    for part in name.encode("utf-8", "surrogateescape").split(b"/"):
+        place = h5py.h5g.open(place, part) if place.links.exists(part) else h5py.h5g.create(place, part)
+    return h5py.Group(place)
 
 
 def _allocate(group: h5py.Group, name: str, spec: TensorSpec) -> h5py.h5d.DatasetID:
