@@ -78,7 +78,7 @@ def measured(*arguments: str, folder: Path) -> dict[str, object]:
         ("unwrap", "-o", "out.h5", "--report", "report.json", "--overwrite"),
         ("inspect",),
         ("extract", "--layer", "table", "-o", "table.npy", "--overwrite"),
-        ("extract", "--layer", "table"),
+        pytest.param(("extract", "--layer", "table"), marks=pytest.mark.slow),
     ],
     ids=["unwrap", "unwrap with report", "inspect", "extract", "extract to the terminal"],
 )
