@@ -41,6 +41,7 @@ def test_the_likeliest_order_comes_first_and_each_once(marks: bool) -> None:
     assert layers(found[0]) == ["a", "b"]
     assert len(found) == len({tuple(paths(order)) for order in found})
     assert len(found) == (1 if marks else 2)
+    assert list(orders(config, freezing_marks_layers=marks).values()) == ([0] if marks else [0, 1])
 
 
 def test_mixed_flags_inside_a_model_leave_its_own_open() -> None:
