@@ -186,7 +186,8 @@ def _equal(reader: Reader, spec: TensorSpec, weight: WeightPlan, variable: Mappi
         widened = array.astype(dtype)
     if list(widened.shape) != variable["shape"] or not _exact(array, widened):
         return False
-    return hashlib.sha256(np.ascontiguousarray(widened).tobytes()).hexdigest() == variable["sha256"]
+    digest: str = hashlib.sha256(np.ascontiguousarray(widened).tobytes()).hexdigest()
+    return digest == str(variable["sha256"])
 
 
 def _bfloat16() -> Any:

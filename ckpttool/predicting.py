@@ -6,11 +6,13 @@ tensorflow, tf_keras and keras are imported here inside functions; a stored file
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,8 @@ def _keras_3(config: ModelConfig) -> tuple[str, Any]:
             raise NoReferenceError(f"{'/'.join(path)}: {layer.class_name} is not built here for comparison")
     keras = import_keras()
     try:
-        model = keras.saving.deserialize_keras_object(json.loads(config.json()), safe_mode=True)
+        kind = keras.Model if config.functional else keras.Sequential
+        model = kind.from_config(json.loads(json.dumps(config.raw["config"])))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoReferenceError(f"Keras refuses its configuration: {_line(error)}") from error
     if not model.built:
@@ -172,7 +175,7 @@ def old_outputs(old: OldModel, *, seed: int) -> tuple[list[Case], Outputs]:
     for length in LENGTHS if open_axes else LENGTHS[:1]:
         made = cases(kinds, seed=seed, length=length)
         try:
-            return made, [_run(old.model, case.arrays) for case in made]
+            return made, run_cases(old, made)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             problem = error
     raise NoReferenceError(f"{old.library} does not run it: {_line(problem) if problem else ''}")
@@ -180,7 +183,20 @@ def old_outputs(old: OldModel, *, seed: int) -> tuple[list[Case], Outputs]:
 
 def run_cases(old: OldModel, made: Sequence[Case]) -> Outputs:
     """A model's outputs for each case."""
-    return [_run(old.model, case.arrays) for case in made]
+    with _without_advice():
+        return [_run(old.model, case.arrays) for case in made]
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """TensorFlow's logger advises how to write faster models; ours are run six times and thrown away."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _run(model: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -13,10 +13,11 @@ from .keras_config import Json, is_model_entry
 from .migration.rules import RULES
 from .migration.rules._rule import plain, policy
 from .migration.rules.objects import ACTIVATIONS
+from .migration.rules.operators import OPERATORS, is_known_operator
 
 NO_REFERENCE = frozenset({"Normalization", "LocallyConnected1D", "LocallyConnected2D"})
 _DROPPED = frozenset(
-    """implementation time_major build_config shared_object_id input_length build_input_shape noise_shape
+    """implementation build_config shared_object_id input_length build_input_shape noise_shape
     registered_name fused virtual_batch_size renorm renorm_clipping renorm_momentum ragged sparse seed""".split()
 )
 _RECURRENT = ("LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell", "ConvLSTM1D", "ConvLSTM2D",
@@ -47,9 +48,20 @@ def reference_entry(entry: Json) -> dict[str, Any]:
         return {"class_name": class_name, "config": _model(entry), **kept}
     if class_name != "StackedRNNCells" and (class_name not in RULES or class_name in NO_REFERENCE):
         raise NoReferenceError(f"{class_name} is not built here for comparison")
+    if class_name in OPERATORS:
+        return _operator(entry, kept)
     config = entry.get("config")
     made, name = _layer(class_name, config if isinstance(config, Mapping) else {})
     return {"class_name": name, "config": made, **kept}
+
+
+def _operator(entry: Json, kept: dict[str, Any]) -> dict[str, Any]:
+    """tf_keras looks the function up by its stored name, so only names of our tables reach it."""
+    config = entry.get("config")
+    if not isinstance(config, Mapping) or not is_known_operator(str(entry["class_name"]), config):
+        raise NoReferenceError(f"{entry['class_name']} holds a function that is not on the list")
+    known = ("name", "trainable", "dtype", "function", "node_def", "constants")
+    return {"class_name": entry["class_name"], "config": {key: config[key] for key in known if key in config}, **kept}
 
 
 def _model(entry: Json) -> Any:
@@ -65,7 +77,7 @@ def _model(entry: Json) -> Any:
 def _layer(class_name: str, config: Json) -> tuple[dict[str, Any], str]:
     made: dict[str, Any] = {}
     for key, value in config.items():
-        if key in _DROPPED:
+        if key in _DROPPED or (key == "time_major" and not value):
             continue
         if key.endswith("_initializer"):
             made[key] = "zeros"  # not drawn at random: the stored weights replace them
@@ -98,7 +110,7 @@ def _value(key: str, value: Any) -> Any:
         return [reference_entry(_checked(each)) for each in value]
     if key.endswith("activation"):
         return _activation(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and key not in ("node_def", "constants"):
         raise NoReferenceError(f"{key} is an object")
     return value
 

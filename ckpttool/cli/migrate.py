@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import ckpttool
 
-from ..source import SourceOptions
 from . import options as shared
 from . import render
+
+if TYPE_CHECKING:
+    from ..source import SourceOptions
 
 
 @click.command("migrate", cls=shared.JsonCommand, short_help="Make a Keras 3 model of a legacy one, and prove it.")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ..checkpoint import Layer, Notice
     from ..extracting import ExtractedLayer
     from ..inspecting import Inspection
+    from ..migration.report import MigrationReport
     from ..reading import OnProgress, Progress
     from ..reporting import ConversionReport
-    from ..migration.report import MigrationReport
     from ..verification import Verification
 
 TREE_ROWS = 500  # a longer listing is written as plain lines as it comes, also on a terminal

@@ -153,7 +153,8 @@ class _Builder:
         if spec.model is not None:
             return self.model(spec.model, path)
         if spec.class_name.startswith("ops."):
-            return _Operator(getattr(self._keras.ops, spec.class_name.removeprefix("ops.")), layer.name)
+            function = spec.class_name.removeprefix("ops.")
+            return _Operator(_getitem if function == "getitem" else getattr(self._keras.ops, function), layer.name)
         with _refusals("/".join(path)):
             return self._spec(spec, path, name=layer.name)
 
@@ -190,6 +191,10 @@ class _Builder:
         if made.name != layer.name:
             made.name = layer.name
         return made
+
+
+def _getitem(tensor: Any, key: tuple[Any, ...]) -> Any:
+    return tensor[tuple(Ellipsis if isinstance(each, str) else each for each in key)]
 
 
 class _Operator:
@@ -231,7 +236,7 @@ class _Tensors:
     def filled(self, value: Any) -> Any:
         if isinstance(value, TensorRef):
             return self.get(value)
-        if isinstance(value, list | tuple):
+        if isinstance(value, list):
             return [self.filled(each) for each in value]
         if isinstance(value, Mapping):
             return {key: self.filled(each) for key, each in value.items()}

@@ -198,6 +198,8 @@ def value_json(value: Any) -> Any:
         return {"tensor": list(value)}
     if isinstance(value, Mapping):
         return {str(key): value_json(each) for key, each in value.items()}
+    if isinstance(value, slice):
+        return {"start": value.start, "stop": value.stop, "step": value.step}
     if isinstance(value, list | tuple):
         return [value_json(each) for each in value]
     return value
