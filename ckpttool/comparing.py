@@ -102,7 +102,8 @@ def verify_archive(source: Source, path: Path, chosen: VerifyOptions, plan: Plan
     made: list[Case] = []
     expected: Outputs = []
     old: OldModel | None = None
-    with FreshProcess(path, custom_objects=chosen.custom_objects, here=bool(chosen.replace)) as process:
+    modules = sorted({target.partition(":")[0] for target in chosen.replace.values()})
+    with FreshProcess(path, custom_objects=chosen.custom_objects, modules=modules) as process:
         if chosen.predict:
             old, made, expected = _old(source, plan.generation, chosen.seed, reasons)
         try:

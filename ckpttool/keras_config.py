@@ -289,16 +289,20 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def is_reference(item: Any) -> TypeGuard[list[Any]]:
-    """True for the stored form of a tensor in Keras 1 and 2: `[layer, call, tensor]`, with call arguments behind."""
+def _is_reference(item: Any) -> TypeGuard[list[Any]]:
     return (
         isinstance(item, list)
         and len(item) in (3, 4)
         and isinstance(item[0], str)
-        and item[0] != "_CONSTANT_VALUE"  # marks a constant first argument (keras/engine/node.py, Keras 2.4)
         and all(isinstance(number, int) and not isinstance(number, bool) for number in item[1:3])
         and (len(item) == 3 or isinstance(item[3], Mapping))
+        and item[0] != "_CONSTANT_VALUE"  # marks a constant first argument (keras/engine/node.py, Keras 2.4)
     )
+
+
+def is_reference(item: Any) -> TypeGuard[list[Any]]:
+    """True for the stored form of a tensor in Keras 1 and 2: `[layer, call, tensor]`, with call arguments behind."""
+    return _is_reference(item)
 
 
 def _references(raw: Any) -> Iterator[TensorRef]:
@@ -306,14 +310,14 @@ def _references(raw: Any) -> Iterator[TensorRef]:
     stack = [raw]
     while stack:
         item = stack.pop()
-        if is_reference(item):
+        if _is_reference(item):
             yield TensorRef(item[0], item[1], item[2])
         elif isinstance(item, list):
             stack.extend(reversed(item))
         elif isinstance(item, Mapping):
             config = item.get("config")
             history = config.get("keras_history") if isinstance(config, Mapping) else None
-            if item.get("class_name") == "__keras_tensor__" and is_reference(history):
+            if item.get("class_name") == "__keras_tensor__" and _is_reference(history):
                 yield TensorRef(*history)
             else:
                 stack.extend(reversed(list(item.values())))
@@ -323,7 +327,7 @@ def _leaf_kwargs(raw: Any) -> Iterator[Json]:
     stack = [raw]
     while stack:
         item = stack.pop()
-        if is_reference(item):
+        if _is_reference(item):
             if len(item) == 4:
                 yield item[3]
         elif isinstance(item, list):

@@ -229,7 +229,7 @@ class FreshProcess:
     It starts at once and loads while the caller does other work.
     """
 
-    def __init__(self, path: Path, *, custom_objects: str | None = None, here: bool = False) -> None:
+    def __init__(self, path: Path, *, custom_objects: str | None = None, modules: Sequence[str] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ckpttool-")
         folder = Path(self._folder.name)
         job = {
@@ -237,7 +237,8 @@ class FreshProcess:
             "outputs": str(folder / "outputs.npz"),
             "result": str(folder / "result.json"),
             "custom": None if custom_objects is None else os.path.abspath(custom_objects),
-            "path": [os.getcwd()] if here else [],
+            "modules": list(modules),
+            "path": [os.getcwd()] if modules else [],
         }
         source = Path(__file__).with_name("migration").joinpath("fresh.py").read_text("utf-8")
         self._process = subprocess.Popen(
@@ -275,9 +276,13 @@ class FreshProcess:
 
 
 def _last_error(lines: Sequence[str]) -> str:
-    """The line of the exception: the last that looks like one, else the last."""
+    """What went wrong, of a traceback: Keras wraps the reason in a longer message."""
+    for line in reversed(lines):
+        _, found, reason = line.partition("Exception encountered: ")
+        if found:
+            return reason[:300]
     named = [
-        line for line in lines if "Error" in line.split(":", 1)[0] and not line.startswith((" ", "I0", "E0", "W0"))
+        line for line in lines if line.split(":", 1)[0].endswith(("Error", "Exception")) and not line.startswith(" ")
     ]
     return (named or list(lines) or ["no message"])[-1][:300]
 

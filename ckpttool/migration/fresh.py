@@ -7,6 +7,7 @@ variable's name, shape, dtype and checksum, by the path of its layer) and what t
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -15,12 +16,14 @@ from typing import Any
 
 
 def main(job: dict[str, Any]) -> None:
-    """Run one job: {"model", "outputs", "result", "custom", "path"}; the inputs' path comes on stdin, or no path."""
+    """Run one job: {"model", "outputs", "result", "custom", "modules", "path"}; stdin says where inputs are, if any."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
     import numpy as np
 
     sys.path[:0] = job["path"]
+    for name in job["modules"]:
+        importlib.import_module(name)  # named by the user with --replace: registers their classes
     custom = _custom_objects(job["custom"])
     model = keras.saving.load_model(job["model"], custom_objects=custom or None, compile=False, safe_mode=True)
     layers = [{"path": list(path), "variables": [_described(each) for each in layer.weights]}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..checkpoint import Checkpoint, Layer, TensorSpec
 from ..errors import CheckpointError
 from ..keras_config import Json, LayerConfig, ModelConfig, TensorRef, is_model_entry, model_from_json
+from ..registry import FORMATS
 from ..transforms import model_config
 from .calls import layer_call, stored_call
 from .generation import default_dtype, generation_of, stored_dtype
@@ -88,6 +89,24 @@ def make_plan(template: Checkpoint, replacements: Replacements = Replacements())
         raise NotMigratedError(f"--replace names '{unused[0]}', but no layer is called so")
     notes = [*planner.notes, *_copies(template)]
     return Plan(planned, generation, tuple(notes), tuple(dict.fromkeys(planner.custom)))
+
+
+def to_be_built(template: Checkpoint) -> bool:
+    """Whether a `.keras` file of this template must be built layer by layer: unless its configuration is Keras 3's."""
+    model = model_config(template)
+    return model is None or generation_of(template, model) < 3 or "keras-archive" not in FORMATS
+
+
+def describe_changes(plan: Plan) -> list[str]:
+    """What a person should know of a plan, a line each."""
+    notes = list(plan.notes)
+    notes.extend(f"{'/'.join(path)}: {note}" for path, layer in plan.model.walk() for note in layer.notes)
+    if plan.custom:
+        notes.append(
+            f"{', '.join(plan.custom)}: your own code; Keras loads the file where it is registered "
+            "(keras.saving.register_keras_serializable) or given as custom_objects"
+        )
+    return notes
 
 
 def _not_migrated(needs: list[Need]) -> NotMigratedError:

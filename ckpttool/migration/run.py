@@ -23,7 +23,7 @@ from ..verification import Verification
 from ..wrapping import require_proof
 from .build import build_model, save_model
 from .plan import Plan
-from .planning import NotMigratedError, Replacements, make_plan
+from .planning import NotMigratedError, Replacements, describe_changes, make_plan
 from .report import MigrationReport
 from .transformations import apply
 from .user_code import UserCode, load_user_code
@@ -88,7 +88,7 @@ def migrate(
         else:
             done = _to_keras(source, target, chosen, verify, dry_run, overwrite, on_progress)
         if report is not None and not dry_run:
-            full = replace(done, records=tuple(_records(source, done.plan)), source_sha256=_sha256(source.path))
+            full = replace(done, records=tuple(tensor_records(source, done.plan)), source_sha256=_sha256(source.path))
             write_json(full.to_json(), Path(report), overwrite=overwrite, inputs=[*inputs, target])
         return done
 
@@ -153,6 +153,12 @@ def _refuse_wrong(proof: Verification) -> None:
         raise NotMigratedError(f"{proof.sentence()}{': ' + shown if shown else ''}; nothing is written")
 
 
+def write_archive(source: Source, plan: Plan, path: Path, *, on_progress: OnProgress | None = None) -> None:
+    """Build a plan and save it at a new path, whatever that is called."""
+    with saved_archive(source, plan, UserCode(), path, on_progress=on_progress):
+        pass
+
+
 @contextmanager
 def saved_archive(
     source: Source, plan: Plan, user: UserCode, temporary: Path, *, on_progress: OnProgress | None = None
@@ -196,13 +202,7 @@ def _report(source: Source, target: Path, format_name: str, plan: Plan | None) -
     specs = {spec.locator: spec for spec in source.template.weights()}
     notes = [] if source.wrapper is not None else ["no data-parallel wrapper found: migrated as it is"]
     if plan is not None:
-        notes.extend(plan.notes)
-        notes.extend(f"{'/'.join(path)}: {note}" for path, layer in plan.model.walk() for note in layer.notes)
-        if plan.custom:
-            notes.append(
-                f"{', '.join(plan.custom)}: your own code; Keras loads the file where it is registered "
-                "(keras.saving.register_keras_serializable) or given as custom_objects"
-            )
+        notes.extend(describe_changes(plan))
     return MigrationReport(
         source=os.fspath(source.path),
         output=os.fspath(target),
@@ -219,7 +219,7 @@ def _report(source: Source, target: Path, format_name: str, plan: Plan | None) -
     )
 
 
-def _records(source: Source, plan: Plan | None) -> Iterator[TensorRecord]:
+def tensor_records(source: Source, plan: Plan | None) -> Iterator[TensorRecord]:
     """Each stored tensor, its name in the new model, and the sha256 of what was written."""
     specs = {spec.path: spec for spec in source.template.weights()}
     if plan is None:

@@ -37,6 +37,9 @@ def load_user_code(replace: Mapping[str, str], custom_objects: str | os.PathLike
     if custom_objects is not None:
         from importlib.util import module_from_spec, spec_from_file_location
 
+        from .build import import_keras
+
+        import_keras()  # first, so that its chatter is kept off
         path = Path(custom_objects)
         spec = spec_from_file_location("ckpttool_custom_objects", path)
         if not path.is_file() or spec is None or spec.loader is None:

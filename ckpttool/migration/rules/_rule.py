@@ -163,7 +163,7 @@ def plain(value: Any) -> Any:
 
 _POLICY_CLASSES = ("Policy", "PolicyV1", "DTypePolicy")
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16", "int32", "int64", "int8",
-           "uint8", "int16", "bool")  # fmt: skip
+           "uint8", "int16", "uint16", "uint32", "uint64", "bool")  # fmt: skip
 
 
 def policy(value: Any, otherwise: str | None) -> str | None:

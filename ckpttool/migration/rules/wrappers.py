@@ -63,6 +63,9 @@ def _bidirectional(arguments: Arguments, context: Context) -> Ruled:
         back_base = _inner_name(given).removeprefix("backward_")
         if _differs(forward.spec, backward.spec):
             arguments.set("backward_layer", _named(backward.spec, f"backward_{back_base}"))
+    elif forward.spec.arguments.get("go_backwards"):
+        other = {**forward.spec.arguments, "go_backwards": False}  # Keras 3 would let both go backwards
+        arguments.set("backward_layer", _named(replace(forward.spec, arguments=other), f"backward_{back_base}"))
     arguments.keep("merge_mode")
     arguments.drop("activity_regularizer", None)
     arguments.drop("weights", None)
