@@ -311,6 +311,6 @@ def _weights(ruled: Ruled, stored: Layer | None, path: Path) -> tuple[WeightPlan
         changes: tuple[Transformation, ...] = ruled.changes.get(inner, ())
         plans.append(WeightPlan(ruled.names.get(inner, inner[-1]), spec.path, changes))
     unknown = [each for each in ruled.changes if each not in {spec.path[len(path) :] for spec in stored.tensors}]
-    if any(each[-1] != "bias" for each in unknown):
+    if stored.tensors and any(each[-1] != "bias" for each in unknown):
         raise NotMigratableError(f"its stored tensors have no {'/'.join(unknown[0])} to transform", replaceable=False)
     return tuple(plans)
