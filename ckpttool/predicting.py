@@ -24,7 +24,7 @@ from .errors import CheckpointError, MissingDependencyError
 from .keras_config import ModelConfig
 from .reading import Reader
 from .reference import NoReferenceError, reference_entry
-from .sample_inputs import LENGTHS, Case, cases, input_kinds
+from .sample_inputs import LENGTHS, SERIES_LENGTHS, Case, cases, input_kinds
 from .transforms import model_config
 
 TIMEOUT_SECONDS = 3600  # a fresh process: a model of gigabytes on a slow disk; longer means that it hangs
@@ -139,6 +139,8 @@ def _give(model: Any, layer: Layer, reader: Reader, backend: str | None, generat
     if generation < 3:
         arrays = _converted(made, arrays, backend)
     made.set_weights(arrays)
+    if hasattr(made, "finalize_state"):
+        made.finalize_state()  # Normalization keeps what it computes from its weights
 
 
 def _converted(made: Any, arrays: list[np.ndarray], backend: str | None) -> list[np.ndarray]:
@@ -172,10 +174,15 @@ def old_outputs(old: OldModel, *, seed: int) -> tuple[list[Case], Outputs]:
     kinds = input_kinds(old.config, old.shapes())
     problem: Exception | None = None
     open_axes = any(None in kind.shape[1:] for kind in kinds)
-    for length in LENGTHS if open_axes else LENGTHS[:1]:
+    series = all(len(kind.shape) <= 3 for kind in kinds)
+    lengths = (*LENGTHS, *SERIES_LENGTHS) if series else LENGTHS
+    for length in lengths if open_axes else LENGTHS[:1]:
         made = cases(kinds, seed=seed, length=length)
         try:
-            return made, run_cases(old, made)
+            outputs = run_cases(old, made)
+            if all(output.size for case in outputs for output in case):
+                return made, outputs
+            problem = ValueError("its outputs are empty for inputs of the sizes tried")
         except (ValueError, TypeError, tf.errors.OpError) as error:
             problem = error
     raise NoReferenceError(f"{old.library} does not run it: {_line(problem) if problem else ''}")

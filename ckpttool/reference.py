@@ -15,7 +15,6 @@ from .migration.rules._rule import plain, policy
 from .migration.rules.objects import ACTIVATIONS
 from .migration.rules.operators import OPERATORS, is_known_operator
 
-NO_REFERENCE = frozenset({"Normalization", "LocallyConnected1D", "LocallyConnected2D"})
 _DROPPED = frozenset(
     """implementation build_config shared_object_id input_length build_input_shape noise_shape
     registered_name fused virtual_batch_size renorm renorm_clipping renorm_momentum ragged sparse seed""".split()
@@ -46,7 +45,7 @@ def reference_entry(entry: Json) -> dict[str, Any]:
     kept = {key: entry[key] for key in ("name", "inbound_nodes") if key in entry}
     if is_model_entry(entry):
         return {"class_name": class_name, "config": _model(entry), **kept}
-    if class_name != "StackedRNNCells" and (class_name not in RULES or class_name in NO_REFERENCE):
+    if class_name not in (*RULES, "StackedRNNCells"):
         raise NoReferenceError(f"{class_name} is not built here for comparison")
     if class_name in OPERATORS:
         return _operator(entry, kept)
@@ -77,7 +76,7 @@ def _model(entry: Json) -> Any:
 def _layer(class_name: str, config: Json) -> tuple[dict[str, Any], str]:
     made: dict[str, Any] = {}
     for key, value in config.items():
-        if key in _DROPPED or (key == "time_major" and not value):
+        if (key in _DROPPED and not class_name.startswith("LocallyConnected")) or (key == "time_major" and not value):
             continue
         if key.endswith("_initializer"):
             made[key] = "zeros"  # not drawn at random: the stored weights replace them

@@ -13,6 +13,7 @@ from .keras_config import LayerConfig, ModelConfig
 SCALES = (1.0, 3.0, 0.3)  # of the numbers, one a seed: near, beyond and within the bends of activations
 BATCHES = (1, 4)
 LENGTHS = (8, 32, 128, 299)  # tried in turn for axes without a length; 299 is what the largest image models expect
+SERIES_LENGTHS = (2048, 12_000)  # of series only: models of genomes crop 5,000 steps at each end
 
 _PASSES = frozenset(
     """Reshape Flatten Permute RepeatVector Concatenate Cropping1D ZeroPadding1D Dropout SpatialDropout1D Masking

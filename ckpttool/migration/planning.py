@@ -110,7 +110,10 @@ def describe_changes(plan: Plan) -> list[str]:
 
 
 def _not_migrated(needs: list[Need]) -> NotMigratedError:
-    reasons = "; ".join(f"{need.layer} ({need.class_name}): {need.reason}" for need in needs)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for need in needs:
+        alike.setdefault((need.class_name, need.reason), []).append(need.layer)
+    reasons = "; ".join(f"{', '.join(names)} ({kind}): {reason}" for (kind, reason), names in alike.items())
     options = [f"--replace {need.layer}=MODULE:CALLABLE" for need in needs if need.replaceable]
     text = f"cannot be migrated as it is: {reasons}"
     if options:

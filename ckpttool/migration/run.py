@@ -13,7 +13,7 @@ from ..checkpoint import Checkpoint, Role
 from ..comparing import VerifyOptions, verify_archive, verify_checkpoint
 from ..copying import little_endian_bytes
 from ..errors import EmptyResultError, UsageError
-from ..output import check_output, output_file
+from ..output import check_distinct, check_output, output_file
 from ..reading import OnProgress
 from ..registry import format_module
 from ..reporting import TensorRecord, write_json
@@ -80,7 +80,9 @@ def migrate(
     with open_source(path, options) as source:
         require_proof(source.wrapper, os.fspath(path), "migrate", os.fspath(target))
         inputs = [source.path, *([] if options.config is None else [Path(options.config)])]
-        for each in [target, *([] if report is None else [Path(report)])]:
+        outputs = [target, *([] if report is None else [Path(report)])]
+        check_distinct(outputs)
+        for each in outputs:
             check_output(each, overwrite=overwrite, inputs=inputs)
         source = replace(source, template=_template(source))
         if kind == "tf-keras":
