@@ -22,6 +22,7 @@ import numpy as np
 from .checkpoint import Checkpoint, Layer
 from .errors import CheckpointError, MissingDependencyError
 from .keras_config import ModelConfig
+from .migration.masks import holds_masked_steps
 from .reading import Reader
 from .reference import NoReferenceError, reference_entry
 from .sample_inputs import LENGTHS, SERIES_LENGTHS, Case, cases, input_kinds
@@ -70,6 +71,8 @@ def old_model(template: Checkpoint, reader: Reader, *, generation: int) -> OldMo
     if config is None:
         raise NoReferenceError("there is no configuration")
     library, model = _keras_3(config) if generation == 3 else _tf_keras(config)
+    if generation == 2 and holds_masked_steps(template.written_by):
+        _hold_masked_steps(model)
     try:
         for layer in template.layers:
             _give(model, layer, reader, template.written_by.backend, generation)
@@ -97,6 +100,14 @@ def _tf_keras(config: ModelConfig) -> tuple[str, Any]:
     if not model.built or not model.inputs:
         raise NoReferenceError("the shape of its input is not stored")
     return f"tf_keras {tf_keras.__version__}", model
+
+
+def _hold_masked_steps(model: Any) -> None:
+    """tf_keras gives 0 at masked steps of a Bidirectional; the old library gave the state before."""
+    for layer in model.submodules:
+        for part in (getattr(layer, "forward_layer", None), getattr(layer, "backward_layer", None)):
+            if part is not None and getattr(part, "zero_output_for_mask", None) is not None:
+                part.zero_output_for_mask = False
 
 
 def _keras_3(config: ModelConfig) -> tuple[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import MissingDependencyError, OutputError, UsageError
 from ..keras_config import TensorRef
 from .calls import tensors_of
-from .plan import Call, KerasObject, LayerPlan, LayerSpec, ModelPlan, Path, Plan
+from .plan import Call, JoinedMask, KerasObject, LayerPlan, LayerSpec, ModelPlan, Path, Plan
 from .planning import NotMigratedError
 from .user_code import UserCode, imported
 
@@ -141,10 +141,25 @@ class _Builder:
 
     def _call(self, layer: Any, before: list[Any], call: Call, tensors: _Tensors) -> Any:
         positional = [tensors.filled(each) for each in call.positional]
+        joined = call.keywords.get("mask")
+        if isinstance(joined, JoinedMask):
+            mask = self._mask(joined, tensors)
+            return positional[0] if mask is None else layer(positional[0], mask=mask)
         keywords = {key: tensors.filled(each) for key, each in call.keywords.items()}
         for each in before:
             positional[0] = each(positional[0])
         return layer(*positional, **keywords)
+
+    def _mask(self, joined: JoinedMask, tensors: _Tensors) -> Any:
+        """The mask that all masked tensors agree on; None where there is none, or Keras 3 has the same by itself."""
+        masks = [getattr(tensors.get(ref), "_keras_mask", None) for ref in joined.tensors]
+        found = list({id(mask): mask for mask in masks if mask is not None}.values())
+        if not found or (len(found) == 1 and len(masks) == joined.of and None not in masks and not joined.always):
+            return None
+        mask = found[0]
+        for other in found[1:]:
+            mask = self._keras.ops.logical_and(mask, other)
+        return mask
 
     def _layer(self, layer: LayerPlan, path: Path) -> Any:
         spec = layer.spec

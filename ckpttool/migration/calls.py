@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..keras_config import LayerConfig, Node, TensorRef, is_reference
-from .plan import Call
+from .plan import Call, JoinedMask
 from .rules._rule import NotMigratableError
 
 CONSTANT = "_CONSTANT_VALUE"  # marks a constant first argument of an operator (keras/engine/node.py, Keras 2.4–2.15)
@@ -154,6 +154,8 @@ def tensors_of(call: Call) -> Iterator[TensorRef]:
         item = stack.pop()
         if isinstance(item, TensorRef):
             yield item
+        elif isinstance(item, JoinedMask):
+            stack.extend(item.tensors)
         elif isinstance(item, list | tuple):
             stack.extend(item)
         elif isinstance(item, Mapping):

@@ -77,6 +77,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedMask:
+    """In place of an argument: the mask that all masked ones of some tensors agree on."""
+
+    tensors: tuple[TensorRef, ...]
+    of: int  # how many tensors are joined, unmasked ones too
+    always: bool  # also where Keras 3 would have the same by itself
+
+
+@dataclass(frozen=True, slots=True)
 class LayerPlan:
     """One layer of the new model, where it came from, its calls and its weights."""
 
@@ -196,6 +205,8 @@ def value_json(value: Any) -> Any:
         return {"class_name": f"{value.module}.{value.class_name}", "config": value_json(value.config)}
     if isinstance(value, TensorRef):
         return {"tensor": list(value)}
+    if isinstance(value, JoinedMask):
+        return {"mask_of": [list(ref) for ref in value.tensors]}
     if isinstance(value, Mapping):
         return {str(key): value_json(each) for key, each in value.items()}
     if isinstance(value, slice):

@@ -16,6 +16,7 @@ from ..registry import FORMATS
 from ..transforms import model_config
 from .calls import layer_call, stored_call
 from .generation import default_dtype, generation_of, stored_dtype
+from .masks import holds_masked_steps, with_old_masks
 from .plan import Call, LayerPlan, LayerSpec, ModelPlan, Path, Plan, Transformation, UserLayer, WeightPlan
 from .rules import RULES
 from .rules._rule import Arguments, Context, NotMigratableError, Ruled
@@ -87,6 +88,8 @@ def make_plan(template: Checkpoint, replacements: Replacements = Replacements())
     unused = sorted(set(replacements.replace) - planner.replaced)
     if unused:
         raise NotMigratedError(f"--replace names '{unused[0]}', but no layer is called so")
+    if generation == 2:
+        planned = with_old_masks(planned, hold=holds_masked_steps(template.written_by))
     notes = [*planner.notes, *_copies(template)]
     return Plan(planned, generation, tuple(notes), tuple(dict.fromkeys(planner.custom)))
 
