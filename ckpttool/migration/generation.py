@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..checkpoint import Checkpoint, Layer
+from ..checkpoint import Checkpoint, Layer, WrittenBy
 from ..keras_config import LayerConfig, ModelConfig
 
 _FLOATS = ("float16", "bfloat16", "float64")  # float32 is Keras's own default
@@ -60,6 +60,30 @@ def _keras_1_layer(layer: LayerConfig) -> bool:
     if layer.class_name == "Embedding":
         return "init" in layer.config
     return layer.model is None and not _KERAS_1_ARGUMENTS.isdisjoint(layer.config)
+
+
+def version_of(written_by: WrittenBy) -> tuple[tuple[int, ...], bool]:
+    """The stated version of Keras 2 as numbers, () where there is none, and whether it is that of tf.keras.
+
+    tf.keras said `2.2.4-tf` up to TF 2.1 and `2.3.0-tf` in TF 2.2; later ones state a number beyond 2.3.
+    """
+    version = written_by.keras or ""
+    numbers = tuple(int(part) for part in version.removesuffix("-tf").split(".")[:3] if part.isdecimal())
+    return numbers, version.endswith("-tf") or numbers >= (2, 4)
+
+
+def corners_sampled(written_by: WrittenBy, model: ModelConfig) -> bool:
+    """Whether bilinear upsampling took its samples from the pixels' corners, as TF 1 did, instead of their centres.
+
+    So did Keras 2.2 and 2.3, and tf.keras up to TF 1.14; TF 1.15 says the same version, but writes `ragged` of inputs.
+    Source: keras/backend/tensorflow_backend.py, resize_images (Keras 2.3.1); tensorflow/python/keras/backend.py and
+    engine/input_layer.py (TF 1.14, 1.15).
+    """
+    numbers, is_tensorflow = version_of(written_by)
+    if not numbers or not is_tensorflow:
+        return True
+    inputs = [layer.config for _, layer in model.walk() if layer.class_name == "InputLayer"]
+    return numbers < (2, 2, 4) or (numbers == (2, 2, 4) and not any("ragged" in config for config in inputs))
 
 
 def stored_dtype(layer: Layer | None) -> str | None:

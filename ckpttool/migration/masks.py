@@ -17,6 +17,7 @@ from typing import Any
 from ..checkpoint import WrittenBy
 from ..keras_config import TensorRef
 from .calls import tensors_of
+from .generation import version_of
 from .plan import Call, JoinedMask, LayerPlan, LayerSpec, ModelPlan
 
 _MERGES = ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")
@@ -29,9 +30,8 @@ _RECURRENT = ("SimpleRNN", "LSTM", "GRU", "RNN", "ConvLSTM1D", "ConvLSTM2D", "Co
 
 def holds_masked_steps(written_by: WrittenBy) -> bool:
     """Whether a Bidirectional of that writer held its state at masked steps: up to Keras 2.3 and tf.keras 1.12."""
-    version = written_by.keras or ""
-    numbers = tuple(int(part) for part in version.removesuffix("-tf").split(".")[:3] if part.isdecimal())
-    return bool(numbers) and (numbers < (2, 2, 4) if version.endswith("-tf") else numbers < (2, 4))
+    numbers, is_tensorflow = version_of(written_by)
+    return bool(numbers) and (numbers < (2, 2, 4) if is_tensorflow else True)
 
 
 def with_old_masks(model: ModelPlan, *, hold: bool) -> ModelPlan:

@@ -15,7 +15,7 @@ from ..keras_config import Json, LayerConfig, ModelConfig, TensorRef, is_model_e
 from ..registry import FORMATS
 from ..transforms import model_config
 from .calls import layer_call, stored_call
-from .generation import default_dtype, generation_of, stored_dtype
+from .generation import corners_sampled, default_dtype, generation_of, stored_dtype
 from .masks import holds_masked_steps, with_old_masks
 from .plan import Call, LayerPlan, LayerSpec, ModelPlan, Path, Plan, Transformation, UserLayer, WeightPlan
 from .rules import RULES
@@ -81,7 +81,8 @@ def make_plan(template: Checkpoint, replacements: Replacements = Replacements())
     if generation == 1:
         raise NotMigratedError("a file of Keras 1, whose layers have no rules yet")
     theano = generation == 2 and template.written_by.backend == "theano"
-    planner = _Planner(replacements, generation, default_dtype(template), theano)
+    corners = generation == 2 and corners_sampled(template.written_by, model)
+    planner = _Planner(replacements, generation, default_dtype(template), theano=theano, corners=corners)
     planned = planner.model(model, template.layers, ())
     if planner.needs:
         raise _not_migrated(planner.needs)
@@ -133,8 +134,11 @@ def _copies(template: Checkpoint) -> list[str]:
 
 
 class _Planner:
-    def __init__(self, replacements: Replacements, generation: int, dtype: str | None, theano: bool) -> None:
+    def __init__(
+        self, replacements: Replacements, generation: int, dtype: str | None, *, theano: bool, corners: bool
+    ) -> None:
         self._theano = theano
+        self._corners = corners
         self._user = replacements
         self._generation = generation
         self._dtype = dtype
@@ -233,7 +237,12 @@ class _Planner:
             return self._nested(entry, stored, path)
 
         context = Context(
-            self._generation, stored_dtype(stored) or self._dtype, nested, keras_object, self._activation_layer
+            self._generation,
+            self._corners,
+            stored_dtype(stored) or self._dtype,
+            nested,
+            keras_object,
+            self._activation_layer,
         )
         ruled = rule.apply(Arguments(class_name, config, context), context)
         return _from_theano(class_name, ruled) if self._theano else ruled

@@ -262,3 +262,19 @@ def test_every_rule_names_its_source_and_what_it_does(name: str) -> None:
     assert "(" in rule.source
     assert rule.does
     assert name in rule.classes
+
+
+@pytest.mark.parametrize(("version", "stops"), [("2.2.4", True), ("2.3.1", True), ("2.2.4-tf", True), ("2.4.0", False)])
+def test_bilinear_upsampling_of_old_writers_stops(version: str, stops: bool) -> None:
+    config = {"size": [2, 2], "interpolation": "bilinear"}
+    if stops:
+        with pytest.raises(NotMigratedError, match="corners of pixels"):
+            plan_of("UpSampling2D", config, keras=version)
+    else:
+        assert plan_layer("UpSampling2D", config, keras=version).spec.arguments["interpolation"] == "bilinear"
+    assert plan_layer("UpSampling2D", {"size": [2, 2]}, keras=version).spec.class_name == "UpSampling2D"
+
+
+def test_an_epsilon_that_tensorflow_raised_is_said() -> None:
+    assert "took 1.001e-05 at least" in plan_layer("BatchNormalization", {"epsilon": 1e-7}).notes[0]
+    assert plan_layer("BatchNormalization", {"epsilon": 1e-3}).notes == ()

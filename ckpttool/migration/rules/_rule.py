@@ -37,6 +37,7 @@ class Context:
     """What a rule may know beside the layer's own configuration."""
 
     generation: int  # 2 or 3
+    corners: bool  # whether bilinear upsampling sampled corners of pixels
     dtype: str | None  # the dtype of the layer's stored tensors, or of the whole model's where it has none
     nested: Callable[[Json, Context], Ruled]  # applies the rules to a layer inside a layer
     objects: Callable[[str, Any], Any]  # ("initializers", stored value) -> KerasObject or None

@@ -89,6 +89,13 @@ def _flatten(arguments: Arguments, context: Context) -> Ruled:
     return Ruled(arguments.finish("Flatten"))
 
 
+def _up_sampling(arguments: Arguments, context: Context) -> Ruled:
+    if context.corners and arguments.value("interpolation", "nearest") != "nearest":
+        raise NotMigratableError("bilinear interpolation took other points then (corners of pixels) than Keras 3")
+    arguments.keep("size", "data_format", "interpolation")
+    return Ruled(arguments.finish("UpSampling2D"))
+
+
 def _reshape(arguments: Arguments, context: Context) -> Ruled:
     arguments.keep("target_shape")
     return Ruled(arguments.finish("Reshape"))
@@ -139,7 +146,13 @@ _ROWS = [
     simple(("Cropping1D",), "Cropping1D", keep=("cropping",), source=_SHAPES),
     simple(("Cropping2D", "Cropping3D"), SAME, keep=("cropping", "data_format"), source=_SHAPES),
     simple(("UpSampling1D",), "UpSampling1D", keep=("size",), source=_SHAPES),
-    simple(("UpSampling2D",), "UpSampling2D", keep=("size", "data_format", "interpolation"), source=_SHAPES),
+    Rule(
+        ("UpSampling2D",),
+        "UpSampling2D",
+        "bilinear of Keras 2.2, 2.3 and TF up to 1.14 stops: it sampled the pixels' corners",
+        "keras/backend/tensorflow_backend.py, resize_images (Keras 2.3.1)",
+        _up_sampling,
+    ),
     simple(("UpSampling3D",), "UpSampling3D", keep=("size", "data_format"), source=_SHAPES),
 ]  # fmt: skip
 RULES = table(*_ROWS)

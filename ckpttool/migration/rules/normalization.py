@@ -10,6 +10,7 @@ from typing import Any
 
 from ._rule import Arguments, Context, NotMigratableError, Rule, Ruled, simple, table
 
+LEAST_EPSILON = 1.001e-5  # of fused_batch_norm, for CuDNN's sake (tensorflow/python/ops/nn_impl.py, TF 1.14–2.10)
 _NEW = "keras/src/layers/normalization (Keras 3.15)"
 
 
@@ -32,7 +33,11 @@ def _batch_normalization(arguments: Arguments, context: Context) -> Ruled:
         arguments.drop(key)
     arguments.drop("virtual_batch_size", None)
     arguments.drop("adjustment", None)
-    return Ruled(arguments.finish("BatchNormalization"))
+    epsilon = arguments.value("epsilon", 1e-3)
+    ruled = Ruled(arguments.finish("BatchNormalization"))
+    if context.generation == 2 and isinstance(epsilon, float) and epsilon < LEAST_EPSILON:
+        ruled.notes.append(f"epsilon {epsilon:g}: over images TensorFlow up to 2.10 took {LEAST_EPSILON:g} at least")
+    return ruled
 
 
 def _layer_normalization(arguments: Arguments, context: Context) -> Ruled:
