@@ -116,6 +116,8 @@ def verify_archive(source: Source, path: Path, chosen: VerifyOptions, plan: Plan
             count = len(list(plan.model.all_weights()))
             return Verification(_name(source), os.fspath(path), 0, count, 0, not_verified=tuple(reasons))
     equal, transformed, differing = _archive_tensors(source, plan, found)
+    if not equal and not differing and not made:
+        reasons.append("there is nothing to compare")
     prediction = None
     if old is not None and made:
         prediction = _compare(old, found.library, made, expected, found.outputs, chosen.rtol)

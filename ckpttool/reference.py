@@ -109,6 +109,8 @@ def _value(key: str, value: Any) -> Any:
         return [reference_entry(_checked(each)) for each in value]
     if key.endswith("activation"):
         return _activation(value)
+    if isinstance(value, Mapping) and isinstance(value.get("value"), int | float):
+        return value["value"]  # a NumPy number, as some versions store it
     if isinstance(value, Mapping) and key not in ("node_def", "constants"):
         raise NoReferenceError(f"{key} is an object")
     return value

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from ..checkpoint import Checkpoint, Layer, TensorSpec
 from ..errors import CheckpointError
 from ..keras_config import Json, LayerConfig, ModelConfig, TensorRef, is_model_entry, model_from_json
-from ..registry import FORMATS
+from ..registry import FORMATS, format_module
 from ..transforms import model_config
 from .calls import layer_call, stored_call
-from .generation import corners_sampled, default_dtype, generation_of, stored_dtype
+from .generation import corners_sampled, default_dtype, generation_of, stored_dtype, version_of
 from .masks import holds_masked_steps, with_old_masks
 from .plan import Call, LayerPlan, LayerSpec, ModelPlan, Path, Plan, Transformation, UserLayer, WeightPlan
 from .rules import RULES
@@ -32,6 +32,11 @@ _FLIPPED = {
     "ConvLSTM2D": ("kernel", "recurrent_kernel"),
 }
 _NOT_FLIPPED = ("SeparableConv1D", "SeparableConv2D", "DepthwiseConv2D")
+# Layers of tf.keras alone. In a file of standalone Keras such a name is that of a class of the user's own.
+NOT_IN_STANDALONE_KERAS = frozenset(
+    """LayerNormalization Attention AdditiveAttention MultiHeadAttention GroupNormalization UnitNormalization Rescaling
+    Normalization Identity Conv1DTranspose DepthwiseConv1D ConvLSTM1D ConvLSTM3D SyncBatchNormalization""".split()
+)
 _ACTIVATION_LAYERS = ("LeakyReLU", "ELU", "ReLU", "ThresholdedReLU", "Softmax", "Activation")
 
 
@@ -82,7 +87,11 @@ def make_plan(template: Checkpoint, replacements: Replacements = Replacements())
         raise NotMigratedError("a file of Keras 1, whose layers have no rules yet")
     theano = generation == 2 and template.written_by.backend == "theano"
     corners = generation == 2 and corners_sampled(template.written_by, model)
-    planner = _Planner(replacements, generation, default_dtype(template), theano=theano, corners=corners)
+    numbers, is_tensorflow = version_of(template.written_by)
+    standalone = generation == 2 and bool(numbers) and not is_tensorflow
+    planner = _Planner(
+        replacements, generation, default_dtype(template), theano=theano, corners=corners, standalone=standalone
+    )
     planned = planner.model(model, template.layers, ())
     if planner.needs:
         raise _not_migrated(planner.needs)
@@ -98,7 +107,8 @@ def make_plan(template: Checkpoint, replacements: Replacements = Replacements())
 def to_be_built(template: Checkpoint) -> bool:
     """Whether a `.keras` file of this template must be built layer by layer: unless its configuration is Keras 3's."""
     model = model_config(template)
-    return model is None or generation_of(template, model) < 3 or "keras-archive" not in FORMATS
+    written_here = "keras-archive" in FORMATS and hasattr(format_module("keras-archive"), "write")
+    return model is None or generation_of(template, model) < 3 or not written_here
 
 
 def describe_changes(plan: Plan) -> list[str]:
@@ -135,8 +145,10 @@ def _copies(template: Checkpoint) -> list[str]:
 
 class _Planner:
     def __init__(
-        self, replacements: Replacements, generation: int, dtype: str | None, *, theano: bool, corners: bool
-    ) -> None:
+        self, replacements: Replacements, generation: int, dtype: str | None, *, theano: bool, corners: bool,
+        standalone: bool,
+    ) -> None:  # fmt: skip
+        self._standalone = standalone
         self._theano = theano
         self._corners = corners
         self._user = replacements
@@ -212,7 +224,7 @@ class _Planner:
             if key in self._user.replace:
                 self.replaced.add(key)
                 return UserLayer(self._user.replace[key], layer.entry)
-        if layer.class_name not in RULES and layer.model is None and _bare(layer.class_name) in self._user.custom:
+        if layer.model is None and _bare(layer.class_name) in self._user.custom:
             return UserLayer("custom", layer.entry)
         return None
 
@@ -232,6 +244,8 @@ class _Planner:
             raise NotMigratableError("Python bytecode, which is never run")
         if rule is None:
             raise NotMigratableError(f"'{class_name}' is not one of Keras's own layers with a rule")
+        if self._standalone and class_name in NOT_IN_STANDALONE_KERAS:
+            raise NotMigratableError(f"Keras up to 2.3 had no '{class_name}', so it is somebody's own")
 
         def nested(entry: Json, context: Context) -> Ruled:
             return self._nested(entry, stored, path)

@@ -13,6 +13,8 @@ from typing import Any
 
 from ..errors import UsageError
 
+OWN_MODULE = "ckpttool_custom_objects"  # what the file of --custom-objects is called while it is imported
+
 
 @dataclass(slots=True)
 class UserCode:
@@ -22,8 +24,12 @@ class UserCode:
     namespace: dict[str, Any] = field(default_factory=dict)
 
     def names(self) -> frozenset[str]:
-        """Classes and functions that the file defines."""
-        return frozenset(name for name, value in self.namespace.items() if callable(value))
+        """Classes and functions that the file itself defines, not those that it imports."""
+        return frozenset(
+            name
+            for name, value in self.namespace.items()
+            if callable(value) and getattr(value, "__module__", None) == OWN_MODULE
+        )
 
 
 def load_user_code(replace: Mapping[str, str], custom_objects: str | os.PathLike[str] | None) -> UserCode:
@@ -41,7 +47,7 @@ def load_user_code(replace: Mapping[str, str], custom_objects: str | os.PathLike
 
         import_keras()  # first, so that its chatter is kept off
         path = Path(custom_objects)
-        spec = spec_from_file_location("ckpttool_custom_objects", path)
+        spec = spec_from_file_location(OWN_MODULE, path)
         if not path.is_file() or spec is None or spec.loader is None:
             raise UsageError("--custom-objects takes a Python file", path=path)
         module = module_from_spec(spec)

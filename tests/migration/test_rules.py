@@ -162,7 +162,7 @@ def test_a_bidirectional_that_begins_backwards_keeps_both_ways() -> None:
         ("Embedding", {"input_dim": 9, "output_dim": 2, "input_length": 4, "mask_zero": True}, "Embedding",
          {"input_dim": 9, "output_dim": 2, "mask_zero": True}),
         ("BatchNormalization", {"axis": [1], "fused": True, "renorm": False}, "BatchNormalization", {"axis": 1}),
-        ("LayerNormalization", {"axis": [1]}, "LayerNormalization", {"axis": 1}),
+        ("LayerNormalization", {"axis": [1], "epsilon": 0.1}, "LayerNormalization", {"axis": 1, "epsilon": 0.1}),
         ("SpatialDropout1D", {"rate": 0.2, "trainable": True, "noise_shape": None, "seed": None}, "SpatialDropout1D",
          {"rate": 0.2, "seed": None}),
         ("Conv2DTranspose", {"filters": 2, "kernel_size": [2, 2], "groups": 1}, "Conv2DTranspose",
@@ -174,7 +174,7 @@ def test_a_bidirectional_that_begins_backwards_keeps_both_ways() -> None:
 def test_arguments_are_renamed_or_dropped(
     class_name: str, config: dict[str, Any], becomes: str, expected: dict[str, Any]
 ) -> None:
-    layer = plan_layer(class_name, config)
+    layer = plan_layer(class_name, config, keras="2.4.0")
     assert layer.spec.class_name == becomes
     found = {key: value for key, value in layer.spec.arguments.items() if key not in ("dtype", "activation")}
     assert found == {key: value for key, value in expected.items() if key != "activation"}
@@ -183,7 +183,7 @@ def test_arguments_are_renamed_or_dropped(
 
 def test_causal_attention_becomes_a_call_argument() -> None:
     layer = plan_layer("Attention", {"causal": True, "use_scale": False}, input_shape=(None, 5, 4),
-                       inbound=[[["x", 0, 0, {}], ["x", 0, 0, {}]]])  # fmt: skip
+                       inbound=[[["x", 0, 0, {}], ["x", 0, 0, {}]]], keras="2.4.0")  # fmt: skip
     assert layer.calls[0].keywords == {"use_causal_mask": True}
 
 
@@ -278,3 +278,13 @@ def test_bilinear_upsampling_of_old_writers_stops(version: str, stops: bool) -> 
 def test_an_epsilon_that_tensorflow_raised_is_said() -> None:
     assert "took 1.001e-05 at least" in plan_layer("BatchNormalization", {"epsilon": 1e-7}).notes[0]
     assert plan_layer("BatchNormalization", {"epsilon": 1e-3}).notes == ()
+
+
+def test_a_name_that_standalone_keras_did_not_have_is_somebodys_own() -> None:
+    config = {"use_scale": True, "dropout": 0.0}
+    with pytest.raises(NotMigratedError, match="somebody's own"):
+        plan_of("Attention", config, keras="2.3.1")
+    with pytest.raises(NotMigratedError, match="without use_scale it is not Keras's own Attention"):
+        plan_of("Attention", {}, keras="2.4.0")
+    own = Replacements(custom=frozenset({"Attention"}))
+    assert plan_of("Attention", config, keras="2.3.1", replacements=own).custom == ("layer",)

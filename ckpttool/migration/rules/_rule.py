@@ -83,6 +83,12 @@ class Arguments:
     def __contains__(self, key: str) -> bool:
         return key in self._config
 
+    def require(self, *keys: str) -> None:
+        """Refuse a configuration that Keras's own layer of this name would not have written."""
+        missing = [key for key in keys if key not in self._config]
+        if missing:
+            raise NotMigratableError(f"without {', '.join(missing)} it is not Keras's own {self.class_name}")
+
     def value(self, key: str, default: Any = None) -> Any:
         """Take an argument without keeping it."""
         self._left.discard(key)

@@ -12,7 +12,8 @@ _OLD = "tensorflow/python/keras/layers/dense_attention.py (TF 1.15)"
 
 
 def _attention(arguments: Arguments, context: Context) -> Ruled:
-    arguments.keep_or("use_scale", arguments.class_name == "AdditiveAttention")
+    arguments.require("use_scale")
+    arguments.keep("use_scale")
     arguments.keep("dropout")
     if arguments.class_name == "Attention":
         arguments.keep("score_mode", "seed")
@@ -25,6 +26,7 @@ def _attention(arguments: Arguments, context: Context) -> Ruled:
 
 
 def _multi_head_attention(arguments: Arguments, context: Context) -> Ruled:
+    arguments.require("num_heads", "key_dim")
     arguments.keep("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "seed")
     for key in ("attention_axes", "output_shape"):
         value = arguments.value(key)

@@ -41,6 +41,7 @@ def _batch_normalization(arguments: Arguments, context: Context) -> Ruled:
 
 
 def _layer_normalization(arguments: Arguments, context: Context) -> Ruled:
+    arguments.require("axis", "epsilon")
     axis = arguments.value("axis", -1)
     arguments.set("axis", axis[0] if isinstance(axis, list) and len(axis) == 1 else axis)
     arguments.keep("epsilon", "center", "scale")
@@ -50,6 +51,7 @@ def _layer_normalization(arguments: Arguments, context: Context) -> Ruled:
 
 
 def _group_normalization(arguments: Arguments, context: Context) -> Ruled:
+    arguments.require("groups", "axis", "epsilon")
     arguments.keep("groups", "axis", "epsilon", "center", "scale")
     arguments.for_variables("gamma", "beta")
     return Ruled(arguments.finish("GroupNormalization"))
