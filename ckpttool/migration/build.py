@@ -175,7 +175,9 @@ class _Builder:
 
     def _spec(self, spec: LayerSpec, path: Path = (), **more: Any) -> Any:
         if spec.user is not None:
-            return self._user.namespace[spec.class_name]
+            made = self._user.namespace[spec.class_name]
+            config = spec.user.entry.get("config")
+            return made(**config) if isinstance(made, type) and isinstance(config, Mapping) else made
         if spec.model is not None:
             return self.model(spec.model, (*path, spec.model.name))
         arguments = {key: self._value(value, path) for key, value in spec.arguments.items()}

@@ -54,7 +54,7 @@ class KerasObject:
 class UserLayer:
     """A layer that the user's own code makes: by a callable they named, or a class in a file they named."""
 
-    how: str  # "replace" or "custom"
+    how: str  # "module:callable", or "custom", "object" or "function" of their file
     entry: Mapping[str, Any]  # the stored entry: class_name and config
 
 

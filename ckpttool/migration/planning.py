@@ -130,10 +130,11 @@ def _not_migrated(needs: list[Need]) -> NotMigratedError:
     reasons = "; ".join(f"{', '.join(names)} ({kind}): {reason}" for (kind, reason), names in alike.items())
     options = [f"--replace {need.layer}=MODULE:CALLABLE" for need in needs if need.replaceable]
     text = f"cannot be migrated as it is: {reasons}"
+    own = any(need.class_name not in (*RULES, "Lambda") or "not Keras's own" in need.reason for need in needs)
     if options:
         text += f"; to go on, give your own Keras 3 layers: {' '.join(options)}"
-        if any(need.class_name not in RULES and need.class_name != "Lambda" for need in needs):
-            text += ", or --custom-objects FILE.py with their classes"
+    if own:
+        text += f"{', or' if options else '; to go on, give'} --custom-objects FILE.py with their classes and functions"
     return NotMigratedError(text, needs=tuple(needs))
 
 
@@ -255,7 +256,7 @@ class _Planner:
             self._corners,
             stored_dtype(stored) or self._dtype,
             nested,
-            keras_object,
+            self._object,
             self._activation_layer,
         )
         ruled = rule.apply(Arguments(class_name, config, context), context)
@@ -274,6 +275,14 @@ class _Planner:
             model = replace(model, name=(parsed.name or "model").replace("/", "_"))
             return Ruled(LayerSpec("Sequential" if model.sequential else "Functional", {}, model=model))
         return self._by_rule(entry["class_name"], config if isinstance(config, Mapping) else {}, stored, path)
+
+    def _object(self, module: str, value: Any) -> Any:
+        """An initializer, regularizer or constraint: Keras's own, or one of the user's file."""
+        name = value.get("class_name", value.get("config")) if isinstance(value, Mapping) else value
+        if isinstance(name, str) and _bare(name) in self._user.custom:
+            self.custom.append(_bare(name))
+            return LayerSpec(_bare(name), {}, user=UserLayer("object", value if isinstance(value, Mapping) else {}))
+        return keras_object(module, value)
 
     def _activation_layer(self, stored: Json) -> LayerSpec | None:
         """A layer without weights that serves as an activation."""

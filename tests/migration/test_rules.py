@@ -238,6 +238,9 @@ def test_custom_names_serve_classes_and_activations() -> None:
     assert plan_of("MyLayer", {}, replacements=own).custom == ("layer",)
     activation = plan_of("Dense", {"units": 2, "activation": "my_own"}, replacements=own).model.layers[1].spec
     assert isinstance(activation.arguments["activation"], LayerSpec)
+    regular = {"class_name": "MyLayer", "config": {"strength": 2}}
+    dense = plan_of("Dense", {"units": 2, "kernel_regularizer": regular}, replacements=own).model.layers[1].spec
+    assert dense.arguments["kernel_regularizer"].user is not None
 
 
 def test_kernels_of_theano_are_turned_around() -> None:
