@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Layer, TensorSpec
+    from .comparing import verify
     from .converting import unwrap
     from .errors import CheckpointError
     from .exports.dot_product import dot_product
     from .extracting import extract
     from .inspecting import inspect
     from .limits import Limits
+    from .migration.run import migrate
     from .opening import open_checkpoint
     from .source import SourceOptions
 
@@ -31,8 +33,10 @@ _PLACES = {
     "dot_product": "exports.dot_product",
     "extract": "extracting",
     "inspect": "inspecting",
+    "migrate": "migration.run",
     "open_checkpoint": "opening",
     "unwrap": "converting",
+    "verify": "comparing",
 }
 
 __all__ = [
@@ -45,8 +49,10 @@ __all__ = [
     "dot_product",
     "extract",
     "inspect",
+    "migrate",
     "open_checkpoint",
     "unwrap",
+    "verify",
 ]
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .errors import EmptyResultError, UsageError
 from .output import check_distinct, check_output, output_file
-from .reading import BLOCK_BYTES, OnProgress, Reader
+from .reading import BLOCK_BYTES, OnProgress
 from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import without_roles
 from .wrapping import command_line, require_proof
 from .written_config import written_config
+
+if TYPE_CHECKING:
+    from .migration.plan import Plan as MigrationPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Plan:
     format_name: str
     checkpoint: Checkpoint
     notes: tuple[str, ...]
+    migration: MigrationPlan | None = None  # how its layers become those of Keras 3, where they must
 
 
 def unwrap(
@@ -81,8 +86,7 @@ def unwrap(
             return replace(result, dry_run=True)
         _write(source, plan, overwrite=overwrite, on_progress=on_progress)
         if report is not None:
-            full = replace(result, records=tuple(_records(source.reader, plan.checkpoint)),
-                           source_sha256=_sha256(source.path))  # fmt: skip
+            full = replace(result, records=tuple(_records(source, plan)), source_sha256=_sha256(source.path))
             write_json(full.to_json(), Path(report), overwrite=overwrite, inputs=[source.path, target])
         return result
 
@@ -147,8 +151,20 @@ def plan_unwrap(
     if source.template.config is None and not weights_only:
         notes.append("the source holds no configuration: weights only")
     notes.extend(_order_note(source, template))
+    if format_name == "keras-archive" and (built := _migration(template)) is not None:
+        from .migration.planning import describe_changes
+
+        line = command_line("ckpttool", "verify", os.fspath(source.path), os.fspath(output), *options.words())
+        return Plan(output, format_name, template, (*notes, *describe_changes(built), f"to prove it: {line}"), built)
     notes.extend(_keras3_note(source, template, output, options))
     return Plan(output, format_name, template, tuple(notes))
+
+
+def _migration(template: Checkpoint) -> MigrationPlan | None:
+    """How to build a `.keras` file of a template, where its configuration is older than Keras 3."""
+    from .migration.planning import make_plan, to_be_built
+
+    return make_plan(template) if to_be_built(template) else None
 
 
 def _order_note(source: Source, template: Checkpoint) -> list[str]:
@@ -202,20 +218,28 @@ def _left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
 
 def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgress | None) -> None:
     with output_file(plan.output, overwrite=overwrite, inputs=[source.path]) as temporary:
+        if plan.migration is not None:
+            from .migration.run import write_archive
+
+            write_archive(replace(source, template=plan.checkpoint), plan.migration, temporary, on_progress=on_progress)
+            return
         format_module(plan.format_name).write(source.reader, plan.checkpoint, temporary, on_progress=on_progress)
 
 
-def _records(reader: Reader, checkpoint: Checkpoint) -> list[TensorRecord]:
+def _records(source: Source, plan: Plan) -> Iterator[TensorRecord]:
     """Each written tensor beside the stored one and the sha256 of its bytes."""
     from .copying import little_endian_bytes
 
-    records = []
-    for spec in checkpoint.weights():
+    if plan.migration is not None:
+        from .migration.run import tensor_records
+
+        yield from tensor_records(replace(source, template=plan.checkpoint), plan.migration)
+        return
+    for spec in plan.checkpoint.weights():
         digest = hashlib.sha256()
-        for block in reader.iter_blocks(spec, BLOCK_BYTES):
+        for block in source.reader.iter_blocks(spec, BLOCK_BYTES):
             digest.update(little_endian_bytes(block))
-        records.append(TensorRecord(spec.locator, spec.name, spec.shape, spec.dtype, digest.hexdigest()))
-    return records
+        yield TensorRecord(spec.locator, spec.name, spec.shape, spec.dtype, digest.hexdigest())
 
 
 def _sha256(path: Path) -> str | None:

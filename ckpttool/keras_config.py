@@ -314,7 +314,13 @@ def _is_reference(item: Any) -> TypeGuard[list[Any]]:
         and isinstance(item[0], str)
         and all(isinstance(number, int) and not isinstance(number, bool) for number in item[1:3])
         and (len(item) == 3 or isinstance(item[3], Mapping))
+        and item[0] != "_CONSTANT_VALUE"  # marks a constant first argument (keras/engine/node.py, Keras 2.4)
     )
+
+
+def is_reference(item: Any) -> TypeGuard[list[Any]]:
+    """True for the stored form of a tensor in Keras 1 and 2: `[layer, call, tensor]`, with call arguments behind."""
+    return _is_reference(item)
 
 
 def _references(raw: Any) -> Iterator[TensorRef]:

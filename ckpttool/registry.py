@@ -13,6 +13,7 @@ FORMATS: dict[str, str] = {
 }
 
 OUTPUT_SUFFIXES: dict[str, str] = {
+    ".keras": "keras-archive",
     ".h5": "keras-h5",
     ".hdf5": "keras-h5",
 }

@@ -16,7 +16,9 @@ from ..errors import CheckpointError
 COMMANDS = {
     "extract": "ckpttool.cli.extract",
     "inspect": "ckpttool.cli.inspect",
+    "migrate": "ckpttool.cli.migrate",
     "unwrap": "ckpttool.cli.unwrap",
+    "verify": "ckpttool.cli.verify",
 }
 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 2, 70, 130

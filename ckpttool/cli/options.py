@@ -28,6 +28,25 @@ overwrite_opt: Decorator = click.option("--overwrite", is_flag=True, help="Repla
 report_opt: Decorator = click.option(
     "--report", metavar="FILE", help="Write a JSON map from each stored tensor to each written one, with checksums."
 )
+
+
+def _replacements(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for each in value:
+        layer, _, target = each.partition("=")
+        if not layer or ":" not in target:
+            raise click.BadParameter(f"takes LAYER=module:callable, not '{each}'")
+        found[layer] = target
+    return found
+
+
+replace_opt: Decorator = click.option(
+    "--replace", metavar="LAYER=module:callable", multiple=True, callback=_replacements,
+    help="Your own code for one layer: called with its stored config, it returns a Keras 3 layer.",
+)  # fmt: skip
+custom_objects_opt: Decorator = click.option(
+    "--custom-objects", metavar="FILE.py", help="Your own Python file with the model's classes; it is imported."
+)
 path_arg: Decorator = click.argument("path", metavar="PATH")
 
 
