@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Layer, TensorSpec
+    from .comparing import verify
     from .converting import convert, unwrap
     from .errors import CheckpointError
     from .exports.dot_product import dot_product
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .format_table import list_formats
     from .inspecting import inspect
     from .limits import Limits
+    from .migration.run import migrate
     from .opening import open_checkpoint
     from .source import SourceOptions
 
@@ -34,8 +36,10 @@ _PLACES = {
     "extract": "extracting",
     "inspect": "inspecting",
     "list_formats": "format_table",
+    "migrate": "migration.run",
     "open_checkpoint": "opening",
     "unwrap": "converting",
+    "verify": "comparing",
 }
 
 __all__ = [
@@ -50,8 +54,10 @@ __all__ = [
     "extract",
     "inspect",
     "list_formats",
+    "migrate",
     "open_checkpoint",
     "unwrap",
+    "verify",
 ]
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
-from .errors import EmptyResultError, UnsupportedError, UsageError
-from .keras3_layout import is_keras3
+from .errors import EmptyResultError, UsageError
 from .output import check_distinct, check_output, output_file
-from .reading import BLOCK_BYTES, OnProgress, Reader
-from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module, migration_module
+from .reading import BLOCK_BYTES, OnProgress
+from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
-from .transforms import model_config, without_roles
+from .transforms import without_roles
 from .wrapping import Evidence, command_line, require_proof
 from .written_config import written_config
+
+if TYPE_CHECKING:
+    from .migration.plan import Plan as MigrationPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Plan:
     checkpoint: Checkpoint
     notes: tuple[str, ...]
     removed: Evidence | None = None  # the wrapper that is taken out
+    migration: MigrationPlan | None = None  # how its layers become those of Keras 3, where they must
 
 
 def unwrap(
@@ -165,8 +169,7 @@ def _run(request: _Request) -> ConversionReport:
         if isinstance(source.reader, CastReader):
             result = replace(result, notes=(*result.notes, source.reader.sentence()))
         if report is not None:
-            full = replace(result, records=tuple(_records(source.reader, plan.checkpoint)),
-                           source_sha256=_sha256(source.path))  # fmt: skip
+            full = replace(result, records=tuple(_records(source, plan)), source_sha256=_sha256(source.path))
             write_json(full.to_json(), report, overwrite=request.overwrite, inputs=[source.path, target])
         return result
 
@@ -189,22 +192,14 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     ------
     UnsupportedError : it cannot be rebuilt here, with the command that does
     """
-    if not _is_legacy(plan.checkpoint):
+    from .migration.planning import describe_changes, make_plan, to_be_built
+
+    if not to_be_built(plan.checkpoint):
         return plan
-    words = ("ckpttool", "migrate", os.fspath(request.path), *request.options.words(), "-o", os.fspath(plan.output))
-    if migration_module("run") is None:
-        raise UnsupportedError(
-            f"its configuration is one of Keras 1 or 2, which no '.keras' file holds as it is; to rebuild it: "
-            f"{command_line(*words)}",
-            path=source.path,
-        )
-    note = f"rebuilt for Keras 3 by the rules of migrate, which also proves the result: {command_line(*words)}"
-    return replace(plan, notes=(*plan.notes, note))
-
-
-def _is_legacy(checkpoint: Checkpoint) -> bool:
-    model = model_config(checkpoint)
-    return model is not None and not is_keras3(model.raw)
+    built = make_plan(plan.checkpoint)
+    words = ("ckpttool", "verify", os.fspath(source.path), os.fspath(plan.output), *request.options.words())
+    notes = (*plan.notes, *describe_changes(built), f"to prove it: {command_line(*words)}")
+    return replace(plan, notes=notes, migration=built)
 
 
 def output_format(output: Path, to: str | None) -> str:
@@ -362,28 +357,30 @@ def _left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
 
 def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgress | None) -> None:
     with output_file(plan.output, overwrite=overwrite, inputs=[source.path]) as temporary:
-        if plan.format_name == "keras-archive" and _is_legacy(plan.checkpoint):
-            planning, run = migration_module("planning"), migration_module("run")
-            if planning is not None and run is not None:
-                steps = planning.make_plan(plan.checkpoint)
-                run.write_archive(replace(source, template=plan.checkpoint), steps, temporary, on_progress=on_progress)
-                return
+        if plan.migration is not None:
+            from .migration.run import write_archive
+
+            write_archive(replace(source, template=plan.checkpoint), plan.migration, temporary, on_progress=on_progress)
+            return
         format_module(plan.format_name).write(source.reader, plan.checkpoint, temporary, on_progress=on_progress)
 
 
-def _records(reader: Reader, checkpoint: Checkpoint) -> list[TensorRecord]:
+def _records(source: Source, plan: Plan) -> Iterator[TensorRecord]:
     """Each written tensor beside the stored one and the sha256 of its bytes."""
     import hashlib
 
     from .copying import little_endian_bytes
 
-    records = []
-    for spec in checkpoint.weights():
+    if plan.migration is not None:
+        from .migration.run import tensor_records
+
+        yield from tensor_records(replace(source, template=plan.checkpoint), plan.migration)
+        return
+    for spec in plan.checkpoint.weights():
         digest = hashlib.sha256()
-        for block in reader.iter_blocks(spec, BLOCK_BYTES):
+        for block in source.reader.iter_blocks(spec, BLOCK_BYTES):
             digest.update(little_endian_bytes(block))
-        records.append(TensorRecord(spec.locator, spec.name, spec.shape, spec.dtype, digest.hexdigest()))
-    return records
+        yield TensorRecord(spec.locator, spec.name, spec.shape, spec.dtype, digest.hexdigest())
 
 
 def _sha256(path: Path) -> str | None:

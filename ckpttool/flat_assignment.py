@@ -7,14 +7,14 @@ suffixes, and no names at all. In each, every order that Keras may have used is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from . import weight_names
 from .checkpoint import Notice, TensorSpec
 from .errors import AmbiguousWeightsError, WeightsMismatchError
-from .flat_order import Leaf, Slot, leaves_of, orders
+from .flat_order import Leaf, Order, Slot, leaves_of, orders
 from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import Variable, expected_variables
 
@@ -70,12 +70,14 @@ def assign_flat(
     if any(expected_variables(leaf.config) is None for leaf in found_leaves):
         return _by_names_alone(found_leaves, stored, path)
     shared = _shared(found_leaves)
-    every = list(orders(whole, freezing_marks_layers=freezing_marks_layers))
-    wanted = len(every[0])
+    every = orders(whole, freezing_marks_layers=freezing_marks_layers)
+    wanted = len(next(iter(every)))
     if wanted != len(stored) and shared:
-        once = [tuple(slot for slot in order if slot.layer not in shared) for order in every]
-        if len(once[0]) == len(stored):
-            return _with_shared(_choose(config, list(dict.fromkeys(once)), stored, notices, path), shared)
+        once: dict[Order, int] = {}
+        for order, frozen in every.items():
+            once.setdefault(tuple(slot for slot in order if slot.layer not in shared), frozen)
+        if len(next(iter(once))) == len(stored):
+            return _with_shared(_choose(config, once, stored, notices, path), shared)
     if wanted != len(stored):
         raise WeightsMismatchError(
             f"{config.name}: the configuration asks for {wanted} tensors, the file holds {len(stored)}", path=path
@@ -102,17 +104,18 @@ def _with_shared(found: Found, shared: dict[Path, Path]) -> Found:
 
 def _choose(
     config: LayerConfig,
-    every: Sequence[tuple[Slot, ...]],
+    every: Mapping[Order, int],
     stored: Sequence[_Stored],
     notices: list[Notice],
     path: object,
 ) -> Found:
     name = config.name
+    likeliest = next(iter(every))
     exact = [order for order in every if _fits(order, stored, partial(_names_agree, loosely=False))]
     if exact:
-        return _result(_one(config, exact, stored, notices, path), stored)
+        return _result(_one(config, every, exact, stored, notices, path), stored)
     by_order = [order for order in every if _fits(order, stored, _names_unused)]
-    named = _by_exact_names(every[0], stored)
+    named = _by_exact_names(likeliest, stored)
     if named is not None and by_order:
         raise AmbiguousWeightsError(
             f"{name}: the stored names and the stored order say different things about which layer a tensor is of; "
@@ -122,7 +125,7 @@ def _choose(
     if named is not None:
         return _result(named, stored)
     if not by_order:
-        raise _mismatch(name, every[0], stored, path)
+        raise _mismatch(name, likeliest, stored, path)
     sound = [order for order in by_order if not _names_contradict(order, stored)]
     if not sound:
         raise AmbiguousWeightsError(
@@ -131,7 +134,7 @@ def _choose(
             path=path,
         )
     alike = [order for order in sound if _fits(order, stored, partial(_names_agree, loosely=True))] or sound
-    chosen = _one(config, alike, stored, notices, path)
+    chosen = _one(config, every, alike, stored, notices, path)
     if _inversions(config, chosen, stored):
         notices.append(
             Notice(
@@ -178,31 +181,34 @@ def _fits(order: Sequence[Slot], stored: Sequence[_Stored], agree: Callable[[Slo
 
 def _one(
     config: LayerConfig,
-    fitting: Sequence[tuple[Slot, ...]],
+    every: Mapping[Order, int],
+    fitting: Sequence[Order],
     stored: Sequence[_Stored],
     notices: list[Notice],
     path: object,
-) -> tuple[Slot, ...]:
-    """The one order that fits; of several, the likeliest, if TensorFlow's numbers rise along the model in it alone.
+) -> Order:
+    """The one order that fits; of several, that along which TensorFlow's numbers rise, if no likelier one fits too.
 
-    Only models frozen without a trace make several. Numbers that rise in the order of a model with nothing frozen
-    would need both a freezing and layers made in reverse to mean another one: that order is taken, and it is said.
-    Numbers that rise in another order mean either: a guess is not made.
+    Only models frozen without a trace make several. For another order to be the right one, as many models must be
+    frozen and the layers made in reverse as well: the order is taken, and it is said. Where numbers rise only in an
+    order that takes more models for frozen, either may be right: a guess is not made.
     """
     fitting = [order for order in fitting if _scopes_stay_together(order, stored)] or fitting
     if len(fitting) == 1 or _only_copies_differ(fitting, stored):
         return fitting[0]
-    counts = [_inversions(config, order, stored) for order in fitting]
-    if counts[0] < min(counts[1:]):
+    counts = [(_inversions(config, order, stored), every[order], order) for order in fitting]
+    falls, frozen, best = min(counts, key=_falls)
+    if all(other is best or (falls < other_falls and frozen <= more) for other_falls, more, other in counts):
+        taken = f"{frozen} of them frozen" if frozen else "none of them frozen"
         notices.append(
             Notice(
                 "order-assumed",
-                f"{config.name}: it holds models of equal layers, of which none is taken to be frozen, as the numbers "
-                "in the stored names say; a frozen one would leave no trace in this file",
+                f"{config.name}: its models of equal layers are taken in the order of the numbers in the stored "
+                f"names, {taken}; this file does not say which were",
                 config.name,
             )
         )
-        return fitting[0]
+        return best
     raise AmbiguousWeightsError(
         f"{config.name}: its {len(stored)} tensors fit its layers in {len(fitting)} ways, by which of its models were "
         "frozen, and neither names nor shapes decide",
@@ -210,7 +216,11 @@ def _one(
     )
 
 
-def _only_copies_differ(fitting: Sequence[tuple[Slot, ...]], stored: Sequence[_Stored]) -> bool:
+def _falls(candidate: tuple[int, int, Order]) -> int:
+    return candidate[0]
+
+
+def _only_copies_differ(fitting: Sequence[Order], stored: Sequence[_Stored]) -> bool:
     """Whether the orders exchange only tensors of one name: that of a shared layer, which is met again."""
     first = [tensor.parts for tensor in stored if not tensor.again]
     if len(set(first)) != len(first):
@@ -230,7 +240,7 @@ def _inversions(config: LayerConfig, order: Sequence[Slot], stored: Sequence[_St
     return weight_names.inversions([firsts[leaf.path] for leaf in leaves_of(config, ()) if leaf.path in firsts])
 
 
-def _by_exact_names(order: Sequence[Slot], stored: Sequence[_Stored]) -> tuple[Slot, ...] | None:
+def _by_exact_names(order: Sequence[Slot], stored: Sequence[_Stored]) -> Order | None:
     """The slots that the names alone give, if each tensor names one and no two the same; shapes must fit."""
     by_layer: dict[str, list[Slot]] = {}
     for slot in order:

@@ -27,6 +27,9 @@ class Slot:
     number: int  # place in the layer's own list
 
 
+Order = tuple[Slot, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A layer that is no model, with its path inside the model."""
@@ -57,8 +60,10 @@ def holds_model(layer: LayerConfig) -> bool:
     return layer.model is not None or (layer.inner is not None and holds_model(layer.inner))
 
 
-def orders(model: ModelConfig, *, freezing_marks_layers: bool) -> Iterator[tuple[Slot, ...]]:
-    """Every order that the list of a nested model may have, the likeliest first, each once.
+def orders(model: ModelConfig, *, freezing_marks_layers: bool) -> dict[Order, int]:
+    """Every order that the list of a nested model may have, and of how many models it takes the freezing for granted.
+
+    The likeliest come first: those that take the fewest.
 
     Parameters
     ----------
@@ -66,22 +71,23 @@ def orders(model: ModelConfig, *, freezing_marks_layers: bool) -> Iterator[tuple
     freezing_marks_layers : True for writers since TF 1.14, where a frozen model's layers say so themselves
     """
     guessed = [path for path, inner in _nested_models(model, ()) if _flag_unknown(inner, freezing_marks_layers)]
-    seen: set[tuple[Slot, ...]] = set()
     count = len(guessed)
-    choices: Iterator[tuple[bool, ...]] = itertools.product((True, False), repeat=count)
+    choices = sorted(itertools.product((True, False), repeat=min(count, MAX_GUESSED_FLAGS)), key=_frozen)
     if count > MAX_GUESSED_FLAGS:
-        single = (tuple(place != frozen for place in range(count)) for frozen in range(count))
-        choices = itertools.chain([(True,) * count], single, [(False,) * count])
+        single = [tuple(place != frozen for place in range(count)) for frozen in range(count)]
+        choices = [(True,) * count, *single, (False,) * count]
+    found: dict[Order, int] = {}
     for choice in choices:
-        flags = dict(zip(guessed, choice, strict=True))
-        trainable, other = _split(model, (), flags)
-        order = (*trainable, *other)
-        if order not in seen:
-            seen.add(order)
-            yield order
+        trainable, other = _split(model, (), dict(zip(guessed, choice, strict=True)))
+        found.setdefault((*trainable, *other), _frozen(choice))
+    return found
 
 
-def default_order(model: ModelConfig) -> tuple[Slot, ...]:
+def _frozen(choice: tuple[bool, ...]) -> int:
+    return choice.count(False)
+
+
+def default_order(model: ModelConfig) -> Order:
     """The order that a loader expects which goes by the configuration's own flags."""
     trainable, other = _split(model, (), {})
     return (*trainable, *other)

@@ -16,11 +16,13 @@ from .errors import ConfigError, LimitExceededError
 from .keras_nodes import NO_ARGUMENTS, as_list, leaf_kwargs, references, without_merge
 from .keras_nodes import Json as Json
 from .keras_nodes import TensorRef as TensorRef
+from .keras_nodes import is_reference as is_reference
 from .limits import Limits
 
 _MODEL_CLASSES = frozenset({"Model", "Functional", "Sequential", "Graph"})
 MAX_ACCEPTED = 4  # the whole and its template, of two files: each is asked for by several modules
 _accepted: dict[str, ModelConfig] = {}
+JSON_LEVELS = 5  # of one model or layer inside of another: config, layers, the entry, inbound_nodes, a node
 _WRAPPER_CLASSES = frozenset({"TimeDistributed", "Bidirectional"})
 
 
@@ -155,7 +157,24 @@ def _parsed(text: str, limits: Limits, path: object) -> ModelConfig:
         raise LimitExceededError("the model configuration is nested too deep", path=path) from None
     except ValueError as error:
         raise ConfigError(f"the model configuration is not JSON ({error})", path=path) from error
+    if _deeper_than(document, JSON_LEVELS * limits.max_depth):
+        raise LimitExceededError("the model configuration is nested too deep", path=path)
     return model_from_json(document, limits, path=path)
+
+
+def _deeper_than(document: Any, limit: int) -> bool:
+    """Whether lists and objects are nested deeper: everything that walks a configuration may then call itself."""
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(limit):
+        if not level:
+            return False
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+    return bool(level)
 
 
 def model_from_json(document: Any, limits: Limits = Limits(), *, path: object = None) -> ModelConfig:

@@ -46,7 +46,8 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _is_reference(item: Any) -> TypeGuard[list[Any]]:
+def is_reference(item: Any) -> TypeGuard[list[Any]]:
+    """True for the stored form of a tensor in Keras 1 and 2: `[layer, call, tensor]`, with call arguments behind."""
     return (
         type(item) is list
         and len(item) in (3, 4)
@@ -54,6 +55,7 @@ def _is_reference(item: Any) -> TypeGuard[list[Any]]:
         and type(item[1]) is int
         and type(item[2]) is int
         and (len(item) == 3 or isinstance(item[3], Mapping))
+        and item[0] != "_CONSTANT_VALUE"  # marks a constant first argument (keras/engine/node.py, Keras 2.4)
     )
 
 
@@ -62,14 +64,14 @@ def references(raw: Any) -> Iterator[TensorRef]:
     stack = [raw]
     while stack:
         item = stack.pop()
-        if _is_reference(item):
+        if is_reference(item):
             yield TensorRef(item[0], item[1], item[2])
         elif isinstance(item, list):
             stack.extend(reversed(item))
         elif isinstance(item, Mapping):
             config = item.get("config")
             history = config.get("keras_history") if isinstance(config, Mapping) else None
-            if item.get("class_name") == "__keras_tensor__" and _is_reference(history):
+            if item.get("class_name") == "__keras_tensor__" and is_reference(history):
                 yield TensorRef(*history)
             else:
                 stack.extend(reversed(list(item.values())))
@@ -80,7 +82,7 @@ def leaf_kwargs(raw: Any) -> Iterator[Json]:
     stack = [raw]
     while stack:
         item = stack.pop()
-        if _is_reference(item):
+        if is_reference(item):
             if len(item) == 4:
                 yield item[3]
         elif isinstance(item, list):

@@ -88,7 +88,7 @@ def _expected(class_name: str, config: Json) -> Variables | None:
             if is_keras1(class_name, config):
                 return keras1_variables(class_name, config)
         return None if rule is None else rule(config)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
         return None  # an own class that has a Keras class's name, with other arguments
 
 
@@ -257,7 +257,12 @@ def _multi_head_attention(config: Json) -> Variables:
 def _inner(config: Json) -> tuple[str, str, Json]:
     entry = config["layer"]
     class_name, inside = entry["class_name"], entry["config"]
-    return class_name, inside.get("name", class_name.lower()), inside
+    return class_name, _name(inside, class_name.lower()), inside
+
+
+def _name(config: Json, otherwise: str) -> str:
+    name = config.get("name")
+    return name if isinstance(name, str) else otherwise
 
 
 def _prefixed(name: str, class_name: str, config: Json) -> Variables | None:
@@ -298,7 +303,7 @@ def _bidirectional(config: Json) -> Variables | None:
     forward = _prefixed(f"forward_{base}", class_name, inside)
     given = config.get("backward_layer")
     if isinstance(given, Mapping):
-        back_name = str(given["config"].get("name", base)).removeprefix("backward_")
+        back_name = _name(given["config"], base).removeprefix("backward_")
         backward = _prefixed(f"backward_{back_name}", given["class_name"], given["config"])
     else:
         backward = _prefixed(f"backward_{base}", class_name, inside)
@@ -313,7 +318,7 @@ def _cells(config: Json) -> Variables | None:
     entries = entry["config"]["cells"] if entry["class_name"] == "StackedRNNCells" else [entry]
     found: list[Variable] = []
     for number, cell in enumerate(entries):
-        name = cell["config"].get("name", f"cell_{number}")
+        name = _name(cell["config"], f"cell_{number}")
         part = _renumbered(_prefixed(name, cell["class_name"], cell["config"]), str(number))
         if part is None:
             return None

@@ -37,8 +37,10 @@ def written_config(template: Checkpoint) -> tuple[str | None, tuple[Notice, ...]
     -------
     the configuration, unchanged where no library would misread it; one notice a reason
     """
-    if template.config is None or (template.written_by.keras_major or 2) != 2:
+    if (template.written_by.keras_major or 2) != 2:
         return template.config, ()
+    if template.config is None:
+        return None, tuple(_notices([], _turned_kernels(template), []))
     document = json.loads(template.config)
     if not isinstance(document, dict):
         return template.config, ()
@@ -63,6 +65,21 @@ def written_config(template: Checkpoint) -> tuple[str | None, tuple[Notice, ...]
     return json.dumps(document), tuple(_notices(hard, flipped, gated))
 
 
+def _turned_kernels(template: Checkpoint) -> list[str]:
+    """Layers of a weights-only file whose kernels Theano keeps the other way round."""
+    if template.written_by.backend != "theano":
+        return []
+    return [
+        "/".join(path)
+        for path, layer in template.walk()
+        if layer.class_name in _THEANO_FLIPS
+        or (
+            layer.class_name is None
+            and any(each.path[-1] == "kernel" and len(each.shape) > 2 for each in layer.tensors)
+        )
+    ]
+
+
 def _notices(hard: list[str], flipped: list[str], gated: list[str]) -> Iterator[Notice]:
     if hard:
         yield Notice(
@@ -74,8 +91,8 @@ def _notices(hard: list[str], flipped: list[str], gated: list[str]) -> Iterator[
     if flipped:
         yield Notice(
             "theano-kernels",
-            f"{_listed(flipped)}: the kernels are those of Theano; Keras 2 turns them while it loads the file, "
-            "tf_keras does not and predicts something else; Keras 3 is made to refuse it",
+            f"{_listed(flipped)}: the kernels are those of Theano, which Keras 2 turns while it loads the file; "
+            "tf_keras does not, so it would predict something else, and Keras 3 is kept from opening a full model",
             flipped[0],
         )
     if gated:
@@ -105,7 +122,8 @@ def _layers(entry: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict
     if not inside and isinstance(config, dict):
         yield prefix, entry
         inside = [config[key] for key in ("layer", "backward_layer", "cell") if isinstance(config.get(key), dict)]
-        inside += [each for each in config.get("cells") or () if isinstance(each, dict)]
+        cells = config.get("cells")
+        inside += [each for each in cells if isinstance(each, dict)] if isinstance(cells, list) else []
         for each in inside:
             yield from _layers(each, prefix)
         return

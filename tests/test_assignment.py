@@ -251,6 +251,18 @@ class TestTwoTowersOfEqualNames:
         with pytest.raises(AmbiguousWeightsError, match="2 ways"):
             assign(stored(group("outer", *self.SECOND, *self.FIRST)), parsed(towers()))
 
+    def test_of_two_freezings_the_one_along_which_numbers_rise(self) -> None:
+        """Keras 2.2.4: a layer behind the towers, of another shape, shows that one of the two is frozen."""
+        config = model("outer", *towers()["config"]["layers"], dense("head", 3))
+        head = kernel_and_bias("head", 8, 3)
+        checkpoint = stored(group("outer", *self.SECOND, *head, *self.FIRST))
+        assert assigned(checkpoint, parsed(config)) == [*tower_names("b"), *names("outer/head"), *tower_names("a")]
+        notices = assign(checkpoint, parsed(config)).warnings
+        assert [notice.code for notice in notices] == ["order-assumed"]
+        assert "1 of them frozen" in notices[0].message
+        checkpoint = stored(group("outer", *self.FIRST, *head, *self.SECOND))
+        assert assigned(checkpoint, parsed(config)) == [*tower_names("a"), *names("outer/head"), *tower_names("b")]
+
     def test_equal_scopes_say_nothing(self) -> None:
         with pytest.raises(AmbiguousWeightsError, match="2 ways"):
             assign(stored(group("outer", *self.FIRST, *self.FIRST)), parsed(towers()))

@@ -131,6 +131,15 @@ def test_kernels_of_theano_are_not_given_to_keras_3() -> None:
     assert written(config) == (config, [])
 
 
+@pytest.mark.parametrize("name", ["keras-2.0.9-theano-conv.h5", "keras-2.0.9-theano-conv-weights.h5"])
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_file_of_theano_is_warned_of(name: str, weights_only: bool, tmp_path: Path) -> None:
+    report = ckpttool.unwrap(FILES / name, tmp_path / "base.h5", weights_only=weights_only)
+    assert "theano-kernels" in [notice.code for notice in report.warnings]
+    report = ckpttool.unwrap(FILES / "keras-2.0.9-zoo-conv2d.h5", tmp_path / "other.h5", weights_only=weights_only)
+    assert "theano-kernels" not in [notice.code for notice in report.warnings]
+
+
 @pytest.mark.parametrize("keras", ["3.15.1", "1.2.2"])
 def test_other_generations_stay_as_they_are(keras: str) -> None:
     checkpoint = template(sequential(DENSE, layer("Dense", activation="hard_sigmoid")), keras)

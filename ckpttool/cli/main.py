@@ -18,7 +18,9 @@ COMMANDS = {
     "extract": "ckpttool.cli.extract",
     "formats": "ckpttool.cli.formats",
     "inspect": "ckpttool.cli.inspect",
+    "migrate": "ckpttool.cli.migrate",
     "unwrap": "ckpttool.cli.unwrap",
+    "verify": "ckpttool.cli.verify",
 }
 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 2, 70, 130

@@ -34,6 +34,25 @@ theano_opt: Decorator = click.option(
 dtype_opt: Decorator = click.option(
     "--dtype", type=click.Choice(["float16", "bfloat16", "float32"]), help="Another type for all floating weights."
 )
+
+
+def _replacements(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for each in value:
+        layer, _, target = each.partition("=")
+        if not layer or ":" not in target:
+            raise click.BadParameter(f"takes LAYER=module:callable, not '{each}'")
+        found[layer] = target
+    return found
+
+
+replace_opt: Decorator = click.option(
+    "--replace", metavar="LAYER=module:callable", multiple=True, callback=_replacements,
+    help="Your own code for one layer: called with its stored config, it returns a Keras 3 layer.",
+)  # fmt: skip
+custom_objects_opt: Decorator = click.option(
+    "--custom-objects", metavar="FILE.py", help="Your own Python file with the model's classes; it is imported."
+)
 path_arg: Decorator = click.argument("path", metavar="PATH")
 
 

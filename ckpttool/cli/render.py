@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from ..extracting import ExtractedLayer
     from ..format_table import FormatInfo
     from ..inspecting import Inspection
+    from ..migration.report import MigrationReport
     from ..reading import OnProgress, Progress
     from ..reporting import ConversionReport
     from ..statistics import Statistics
+    from ..verification import Verification
     from .many import JsonSource
 
 TREE_ROWS = 500  # a longer listing is written as plain lines as it comes, also on a terminal
 STATISTICS_COLUMNS = ("min", "max", "mean", "std", "zeros", "nan", "inf")  # behind the four of a flat listing
+_SHOWN_DIFFERENCES = 20  # tensors that differ, named one a line: the report has them all
 _SHOWN_SHAPES = 6  # tensors of one layer on its line
 
 
@@ -145,6 +148,54 @@ def receipt(report: ConversionReport, *, quiet: bool) -> None:
             say(note)
     if not report.dry_run:
         out(report.output)
+
+
+def migration(done: MigrationReport, *, quiet: bool, verbose: bool) -> None:
+    """A dry run's plan on stdout; else the output's path there, and on stderr the receipt, changes and the proof."""
+    if done.dry_run:
+        for line in _plan_lines(done):
+            out(line)
+        return
+    if not quiet:
+        notices(done.warnings)
+        say(done.sentence())
+        for note in done.notes:
+            say(note)
+        for tensor, how in done.transformed() if verbose else ():
+            say(f"{tensor}: {how}")
+    if done.verification is None:
+        say("NOT VERIFIED: not asked for (--no-verify)")
+    else:
+        _proof(done.verification, say)
+    out(done.output)
+
+
+def _plan_lines(done: MigrationReport) -> Iterator[str]:
+    yield f"would write: {done.output}: {done.sentence()}"
+    if done.plan is not None:
+        for path, layer in done.plan.model.walk():
+            for spec in layer.before:
+                yield f"{'  ' * len(path)}{spec.arguments.get('name', spec.class_name)}  {spec.class_name}"
+            line = f"{'  ' * len(path)}{layer.name}  {layer.spec.class_name}"
+            if layer.old_class != layer.spec.class_name:
+                line += f"  (was {layer.old_class})"
+            yield line
+            for weight in layer.weights:
+                yield f"{'  ' * len(path)}  {weight.variable}  {'/'.join(weight.source)}  {weight.describe()}"
+    yield from done.notes
+
+
+def _proof(found: Verification, show: Callable[[str], None]) -> None:
+    show(found.sentence())
+    for name in found.differing[:_SHOWN_DIFFERENCES]:
+        show(f"differs: {name}")
+    for reason in found.not_verified:
+        show(f"not verified: {reason}")
+
+
+def verification(found: Verification) -> None:
+    """The answer on stdout."""
+    _proof(found, out)
 
 
 def inspection(found: Inspection, *, verbose: bool = False) -> None:

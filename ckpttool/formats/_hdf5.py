@@ -32,6 +32,7 @@ from ..errors import (
 from ..limits import Limits
 from ..reading import Extent
 from ._hdf5_datasets import H5PY_ERRORS, DatasetInfo, Hdf5Dataset, shown
+from ._hdf5_heap import sound_heaps
 from ._window import Window
 
 __all__ = ["DatasetInfo", "Hdf5Dataset", "Hdf5File", "Hdf5Group", "numpy_dtype"]
@@ -81,6 +82,7 @@ class Hdf5File:
         self.path = path
         self.limits = limits
         self._window = window
+        self._start = 0 if window is None else window.offset  # bytes before the HDF5 file
         self._seen_objects = 0
         try:
             if window is None:
@@ -94,6 +96,7 @@ class Hdf5File:
             raise CorruptCheckpointError("HDF5 that cannot be opened; the file is damaged", path=path) from error
         self.size_bytes = path.stat().st_size if window is None else window.nbytes
         self._descriptor: int | None = None
+        self._sound: dict[int, bool] = {}  # addresses of groups whose heaps were looked at
 
     def close(self) -> None:
         """Release the file."""
@@ -136,6 +139,27 @@ class Hdf5File:
                 f"more than {self.limits.max_objects:,} objects; raise it with --limit max_objects=N", path=self.path
             )
 
+    def open_descriptor(self) -> int:
+        """A descriptor of the file's bytes, opened once; of the file around it for a window."""
+        if self._window is not None:
+            return self._window.descriptor
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        return self._descriptor
+
+    def heaps_are_sound(self, group_id: h5g.GroupID) -> bool:
+        """Whether HDF5 can read a group's texts of variable length without walking in circles; checked once a group."""
+        address = int(h5o.get_info(group_id).addr)
+        if address not in self._sound:
+            base = self._start + self._file.userblock_size
+            size = self.size_bytes
+
+            def read_at(offset: int, nbytes: int) -> bytes:
+                return os.pread(self.open_descriptor(), min(nbytes, size), base + offset) if offset < size else b""
+
+            self._sound[address] = sound_heaps(read_at, address, size)
+        return self._sound[address]
+
     def open_dataset(self, path: str, access: h5py.h5p.PropDAID) -> h5d.DatasetID:
         """Open a dataset again by a path whose links were checked before."""
         return h5d.open(self._file.id, path.encode("utf-8", "surrogateescape"), access)
@@ -144,12 +168,7 @@ class Hdf5File:
         """Read bytes of the file as they are."""
         if self.closed:
             raise ReaderClosedError("the reader is closed", path=self.path)
-        if self._window is not None:
-            data = os.pread(self._window.descriptor, nbytes, self._window.offset + offset)
-        else:
-            if self._descriptor is None:
-                self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            data = os.pread(self._descriptor, nbytes, offset)
+        data = os.pread(self.open_descriptor(), nbytes, self._start + offset)
         if len(data) != nbytes:
             raise CorruptCheckpointError(f"ends at byte {offset + len(data):,}; it is truncated", path=self.path)
         return data
@@ -269,6 +288,8 @@ class Hdf5Group:
                 return values
         if type_class not in (h5t.STRING, h5t.FLOAT, h5t.INTEGER):
             raise CorruptCheckpointError(f"attribute '{name}' is neither text nor a number", path=self._file.path)
+        if type_class == h5t.STRING and type_id.is_variable_str() and not self._file.heaps_are_sound(self._id):
+            raise CorruptCheckpointError(f"the texts of {self._where()} are damaged", path=self._file.path)
         return h5py.AttributeManager(_Holder(self._id))[name]
 
     def _where(self) -> str:

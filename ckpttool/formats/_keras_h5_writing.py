@@ -59,11 +59,9 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
             if checkpoint.training_config is not None:
                 file.attrs["training_config"] = _ascii(checkpoint.training_config)
         listed = _listed(checkpoint)
-        _write_names(root, "layer_names", [layer.name for layer in listed.layers])
-        nests = any("/" in layer.name for layer in listed.layers)  # one group may then be inside of another
+        _write_names(root, "layer_names", [_checked(layer.name) for layer in listed.layers])
         for layer, tensors in zip(listed.layers, group_tensors(listed), strict=True):
-            name = _checked(layer.name)
-            group = root.require_group(name) if nests else h5py.Group(h5py.h5g.create(root.id, _ascii(name)))
+            group = _require_group(root, layer.name)
             places += _write_group(group, list(_weight_names(layer, tensors)))
         loose = [spec for spec in checkpoint.loose if spec.role is Role.WEIGHT]
         if loose:
@@ -142,7 +140,19 @@ def _weight_names(layer: Layer, tensors: list[TensorSpec]) -> Iterator[tuple[str
 def _checked(name: str) -> str:
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
         raise UnsupportedError(f"the name '{name}' cannot be a path in HDF5")
+    try:
+        name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UnsupportedError(f"the name {name!a} holds half a character, which HDF5 cannot store") from None
     return name
+
+
+def _require_group(root: h5py.Group, name: str) -> h5py.Group:
+    """The group at a path, made where it is missing; h5py's own function takes no names but UTF-8."""
+    place = root.id
+    for part in name.encode("utf-8", "surrogateescape").split(b"/"):
+        place = h5py.h5g.open(place, part) if place.links.exists(part) else h5py.h5g.create(place, part)
+    return h5py.Group(place)
 
 
 def _allocate(group: h5py.Group, name: str, spec: TensorSpec) -> h5py.h5d.DatasetID:

@@ -185,6 +185,9 @@ class TestNames:
             file["dense"].create_group(b"caf\xe9")["kernel:0"] = SECRET
             file["dense"].attrs["weight_names"] = np.array([b"caf\xe9/kernel:0"])
 
+            file.move(b"dense", b"caf\xe9")
+            file.attrs["layer_names"] = np.array([b"caf\xe9"])
+
         change(model, rename)
         assert np.array_equal(read_only_value(model), SECRET)
         ckpttool.unwrap(model, tmp_path / "out.h5")
