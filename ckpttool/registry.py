@@ -15,6 +15,9 @@ FORMATS: dict[str, str] = {
     "keras-weights": "ckpttool.formats.keras_weights",
     "safetensors": "ckpttool.formats.safetensors",
     "npz": "ckpttool.formats.npz",
+    "tf-checkpoint": "ckpttool.formats.tf_checkpoint",
+    "tf-checkpoint-v1": "ckpttool.formats.tf_checkpoint_v1",
+    "saved-model": "ckpttool.formats.saved_model",
 }
 
 # What files of a format begin with (`Probe.container`), so that only modules that may fit are imported and asked. One
@@ -26,6 +29,12 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
     "safetensors": ("other", "json"),  # a length may look like an opening brace
     "npz": ("zip",),
 }
+
+# A name that a folder of a format holds: without it the format's module is not imported for a folder.
+FOLDER_SIGNS: dict[str, str] = {"keras-archive": "config.json"}
+
+# What TensorFlow saves has several files, which `Probe.tensorflow` finds, whichever of them is named.
+TENSORFLOW_FORMATS = frozenset({"tf-checkpoint", "tf-checkpoint-v1", "saved-model"})
 
 OUTPUT_SUFFIXES: dict[str, str] = {
     ".weights.h5": "keras-weights",
@@ -63,6 +72,7 @@ FORMAT_EXTRAS: dict[str, tuple[str, ...]] = {  # optional packages: migration an
 
 WRAPPERS: dict[str, str] = {
     "multi_gpu_model": "ckpttool.wrappers.multi_gpu_model",
+    "mirrored": "ckpttool.wrappers.mirrored",
 }
 
 EXPORTS: dict[str, str] = {
