@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .default_names import default_name
-from .errors import EmptyResultError, UsageError
+from .errors import EmptyResultError, UnsupportedError, UsageError
 from .folding import reading_notices
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress
@@ -198,13 +198,18 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     ------
     UnsupportedError : it cannot be rebuilt here, with the command that does
     """
-    from .migration.planning import describe_changes, make_plan, to_be_built
+    from .migration.planning import NotMigratedError, describe_changes, make_plan, to_be_built
 
     if not to_be_built(plan.checkpoint):
         return plan
-    built = make_plan(plan.checkpoint)
-    words = ("ckpttool", "verify", os.fspath(source.path), os.fspath(plan.output), *request.options.words())
-    notes = (*plan.notes, *describe_changes(built), f"to prove it: {command_line(*words)}")
+    files = (os.fspath(source.path), *request.options.words())
+    try:
+        built = make_plan(plan.checkpoint)
+    except NotMigratedError as error:
+        line = command_line("ckpttool", "migrate", *files, "-o", os.fspath(plan.output))
+        raise UnsupportedError(f"{error.message}, with {line}", path=source.path) from error
+    proof = command_line("ckpttool", "verify", files[0], os.fspath(plan.output), *files[1:])
+    notes = (*plan.notes, *describe_changes(built), f"to prove it: {proof}")
     return replace(plan, notes=notes, migration=built)
 
 
