@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _keras_hook
+
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Layer, TensorSpec
     from .comparing import verify
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from .extracting import extract
     from .inspecting import inspect
     from .limits import Limits
+    from .live import TransferReport, transfer_weights, unwrap_model
     from .migration.run import migrate
     from .opening import open_checkpoint
     from .source import SourceOptions
@@ -30,12 +33,15 @@ _PLACES = {
     "Limits": "limits",
     "SourceOptions": "source",
     "TensorSpec": "checkpoint",
+    "TransferReport": "live",
     "dot_product": "exports.dot_product",
     "extract": "extracting",
     "inspect": "inspecting",
     "migrate": "migration.run",
     "open_checkpoint": "opening",
+    "transfer_weights": "live",
     "unwrap": "converting",
+    "unwrap_model": "live",
     "verify": "comparing",
 }
 
@@ -46,12 +52,15 @@ __all__ = [
     "Limits",
     "SourceOptions",
     "TensorSpec",
+    "TransferReport",
     "dot_product",
     "extract",
     "inspect",
     "migrate",
     "open_checkpoint",
+    "transfer_weights",
     "unwrap",
+    "unwrap_model",
     "verify",
 ]
 
@@ -67,3 +76,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+_keras_hook.install()  # a saved model that holds a layer of ckpttool loads once this package is imported
