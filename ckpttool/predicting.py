@@ -84,7 +84,7 @@ def old_model(template: Checkpoint, reader: Reader, *, generation: int) -> OldMo
 
 def _tf_keras(config: ModelConfig) -> tuple[str, Any]:
     entry = reference_entry(config.raw)
-    from .migration.build import quiet_tensorflow
+    from .frameworks import quiet_tensorflow
 
     try:
         with quiet_tensorflow():

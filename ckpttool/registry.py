@@ -79,6 +79,9 @@ EXPORTS: dict[str, str] = {
     "npy": "ckpttool.exports.npy",
     "csv": "ckpttool.exports.csv",
     "dot-product": "ckpttool.exports.dot_product_module",
+    "dot-product-onnx": "ckpttool.exports.dot_product_onnx",
+    "dot-product-keras": "ckpttool.exports.dot_product_keras",
+    "dot-product-saved-model": "ckpttool.exports.dot_product_saved_model",
 }
 
 
