@@ -128,15 +128,20 @@ def _remove_tree(path: Path) -> None:
 def staging_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside an output, for a library that insists on names of its own; removed at the end."""
     folder = _temporary(path)
+    lock = -1
     try:
         folder.mkdir()
+        lock = os.open(folder, os.O_RDONLY)
+        _lock(lock)
         yield folder
     except CheckpointError:
         raise
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror or error}", path=path) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_tree(folder)
+        if lock >= 0:
+            os.close(lock)
 
 
 def _temporary(path: Path) -> Path:
