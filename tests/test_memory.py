@@ -17,10 +17,11 @@ MEGABYTE = 2**20
 PEAK_MB = 150
 
 PEAK = """
-import json, resource, sys
+import json, sys
 from ckpttool.cli.main import run
 code = run(sys.argv[1:])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+with open("/proc/self/status") as status:  # getrusage begins at the parent's peak
+    peak = int(dict(line.split(":", 1) for line in status)["VmHWM"].split()[0]) // 1024
 loaded = sorted({name.partition(".")[0] for name in sys.modules} & {"tensorflow", "keras", "tf_keras", "torch", "jax"})
 print(json.dumps({"code": code, "peak_mb": peak, "loaded": loaded}), file=sys.stderr)
 """

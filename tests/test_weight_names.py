@@ -73,7 +73,7 @@ def test_where_a_layer_s_name_stands(stored: str, layer: str, exactly: int | Non
         ("bi/forward_lstm/lstm_cell_1/kernel", "bi", "forward_lstm/kernel"),
         ("emb_1/embeddings", "emb", "embeddings"),
         ("other/kernel", "dense", "other/kernel"),
-        ("dense_1_W", "dense_1", "W"),
+        ("dense_1_W", "dense_1", "kernel"),
     ],
 )
 def test_what_follows_the_layer_s_scope(stored: str, layer: str, rest: str) -> None:
