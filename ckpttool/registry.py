@@ -6,7 +6,6 @@ This is the only place that imports by name, and only names that stand here.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from types import ModuleType
 
 FORMATS: dict[str, str] = {
@@ -83,13 +82,6 @@ EXPORTS: dict[str, str] = {
     "dot-product-keras": "ckpttool.exports.dot_product_keras",
     "dot-product-saved-model": "ckpttool.exports.dot_product_saved_model",
 }
-
-
-def migration_module(name: str) -> ModuleType | None:
-    """A module of what rebuilds models of Keras 1 and 2 with Keras 3; None where it is not there."""
-    if importlib.util.find_spec("ckpttool.migration") is None:
-        return None
-    return importlib.import_module(f"ckpttool.migration.{name}")
 
 
 def format_module(name: str) -> ModuleType:

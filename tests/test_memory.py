@@ -21,7 +21,7 @@ import json, sys
 from ckpttool.cli.main import run
 code = run(sys.argv[1:])
 with open("/proc/self/status") as status:  # getrusage begins at the parent's peak
-    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) // 1024
+    peak = int(dict(line.split(":", 1) for line in status)["VmHWM"].split()[0]) // 1024
 loaded = sorted({name.partition(".")[0] for name in sys.modules} & {"tensorflow", "keras", "tf_keras", "torch", "jax"})
 print(json.dumps({"code": code, "peak_mb": peak, "loaded": loaded}), file=sys.stderr)
 """

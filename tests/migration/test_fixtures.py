@@ -28,7 +28,7 @@ ENTRIES: dict[str, Any] = json.loads((FIXTURES / "MANIFEST.json").read_text("utf
 STOPS = {
     "keras-2.0.9-zoo-cells.h5", "keras-2.2.4-zoo-lambda-layer.h5", "keras-2.3.1-flips.h5",
     "keras-2.3.1-zoo-custom-class.h5", "keras-2.3.1-zoo-locally.h5", "tf-2.10-zoo-lambda-layer.h5",
-    "tf-2.10-zoo-time-major.h5", "tf-2.15-zoo-custom-class.h5",
+    "tf-2.10-zoo-time-major.h5", "tf-2.15-zoo-custom-class.h5", "keras-3.15-own-block.h5",
 }  # fmt: skip
 LOW_PRECISION = ("float16", "bfloat16", "mixed")  # in the names of the files that compute in them
 

@@ -19,6 +19,7 @@ from ckpttool.migration.planning import NotMigratedError, make_plan
 from ckpttool.source import SourceOptions, open_source
 
 STOPS = {
+    "keras-3.15-own-block.h5": "'Block' is not one of Keras's own layers",
     "keras-2.0.9-zoo-cells.h5": "does not say its units",
     "keras-2.2.4-zoo-lambda-layer.h5": "twice (Lambda): Python bytecode",
     "keras-3.15-own-block.h5": "block (Block)",
