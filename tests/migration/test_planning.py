@@ -22,7 +22,6 @@ STOPS = {
     "keras-3.15-own-block.h5": "'Block' is not one of Keras's own layers",
     "keras-2.0.9-zoo-cells.h5": "does not say its units",
     "keras-2.2.4-zoo-lambda-layer.h5": "twice (Lambda): Python bytecode",
-    "keras-3.15-own-block.h5": "block (Block)",
     "keras-2.3.1-flips.h5": "lambda_1, lambda_2, lambda_3 (Lambda)",
     "keras-2.3.1-zoo-custom-class.h5": "scale (Scale)",
     "keras-2.3.1-zoo-locally.h5": "local (LocallyConnected1D)",
