@@ -7,7 +7,6 @@ installed, which the environment of all packages refuses (`--all-installed`).
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.manifest import ENTRIES
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures" / "files"
@@ -121,9 +122,7 @@ def fixture_files() -> Path:
 @pytest.fixture(scope="session")
 def manifest() -> dict[str, Any]:
     """What the old libraries held, by file name: `files` of fixtures/MANIFEST.json."""
-    document = json.loads((FIXTURES.parent / "MANIFEST.json").read_text("utf-8"))
-    files: dict[str, Any] = document["files"]
-    return files
+    return ENTRIES
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,22 @@ from ckpttool.reading import Reader
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 FILES = FIXTURES / "files"
-_MANIFEST = FIXTURES / "MANIFEST.json"
-ENTRIES: dict[str, dict[str, Any]] = json.loads(_MANIFEST.read_text("utf-8"))["files"] if _MANIFEST.exists() else {}
+
+
+def read_manifest() -> dict[str, dict[str, Any]]:
+    """The entries of fixtures/MANIFEST.json, by file name; what files of one scene share stands there once."""
+    document = json.loads((FIXTURES / "MANIFEST.json").read_text("utf-8"))
+    shared = document["shared"]
+    return {
+        name: {
+            field: shared[value["shared"]] if isinstance(value, dict) and set(value) == {"shared"} else value
+            for field, value in entry.items()
+        }
+        for name, entry in document["files"].items()
+    }
+
+
+ENTRIES = read_manifest()
 
 KERAS3_NAMES = {"depthwise_kernel": "kernel"}  # Keras 3 calls a DepthwiseConv2D's kernel so; ckpttool keeps one name
 

@@ -5,9 +5,7 @@ One process for all, since importing TensorFlow takes longer than all the rest.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +18,11 @@ from ckpttool.predicting import old_model, old_outputs
 from ckpttool.sample_inputs import Case, tolerance
 from ckpttool.source import SourceOptions, open_source
 from ckpttool.transforms import model_config
+from tests.manifest import ENTRIES
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]  # of Keras and TensorFlow themselves
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
-ENTRIES: dict[str, Any] = json.loads((FIXTURES / "MANIFEST.json").read_text("utf-8"))["files"]
 STOPS = {
     "keras-2.0.9-zoo-cells.h5", "keras-2.2.4-zoo-lambda-layer.h5", "keras-2.3.1-flips.h5",
     "keras-2.3.1-zoo-custom-class.h5", "keras-2.3.1-zoo-locally.h5", "tf-2.10-zoo-lambda-layer.h5",
