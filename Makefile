@@ -4,10 +4,11 @@
 PYTEST_ARGS ?= -n 2 --dist loadfile
 CORE_ARGS ?=
 FIXTURES_ARGS ?=
+BENCH_ARGS ?=
 PINNED = -c constraints.txt
 OUTSIDE = slow or old_python or corpus or gpu
 
-.PHONY: help demo test test-all test-core test-rest lint format fixtures clean
+.PHONY: help demo test test-all test-core test-rest lint format fixtures bench clean
 
 help:
 	@echo 'make demo      unwrap and read a real multi-GPU file; needs Python 3.11 to 3.13, no TensorFlow'
@@ -16,6 +17,7 @@ help:
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make format    let ruff format the code'
 	@echo 'make fixtures  make the fixture files again, with the old libraries'
+	@echo 'make bench     time it against what people would use instead; writes bench/RESULTS.md'
 	@echo 'make clean     remove what the above made, the environments too'
 
 .venv/core.stamp: setup.cfg pyproject.toml constraints.txt
@@ -57,6 +59,9 @@ test-all: test test-rest
 
 fixtures: .venv/core.stamp
 	.venv/bin/python fixtures/make_all.py $(FIXTURES_ARGS)
+
+bench: .venv/full.stamp
+	.venv/bin/python bench/run.py $(BENCH_ARGS)
 
 clean:
 	rm -rf .venv .venv-core demo-output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

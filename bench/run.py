@@ -109,6 +109,31 @@ def cases(inputs: dict[str, Path], folder: Path) -> Iterator[Case]:
     yield Case("statistics of 1 GB", ckpttool("inspect", "--stats", "--json", large), "reading it once (h5py)",
                script("h5py_read.py", large), 2.5)  # fmt: skip
     yield from _diff(large, folder / "other-1gb.h5")
+    yield from _tensorflow(folder)
+
+
+def _tensorflow(folder: Path) -> Iterator[Case]:
+    """The same questions about TensorFlow checkpoints, to TensorFlow's own reader."""
+    import importlib.util
+
+    missing = None if importlib.util.find_spec("tensorflow") else "TensorFlow is not installed"
+    prefixes = {name: folder / f"tf-{name}" for name in ("large", "many-names", "many-objects")}
+    if missing is None:
+        for name, prefix in prefixes.items():
+            if not Path(f"{prefix}.index").exists():
+                subprocess.run(script("tensorflow_reads.py", "make", name, prefix), capture_output=True, check=True)
+    ours, theirs = folder / "out.npy", folder / "theirs.npy"
+    for name, text, limit in (
+        ("large", "1 GB", 1 / 30), ("many-names", "20,000 tensors by name", 1 / 6),
+        ("many-objects", "20,000 tensors by object", 1 / 6),
+    ):  # fmt: skip
+        yield Case(f"list a TensorFlow checkpoint of {text}, `--json`", ckpttool("inspect", "--json", prefixes[name]),
+                   "tf.train.load_checkpoint", script("tensorflow_reads.py", "list", name, prefixes[name]), limit,
+                   missing=missing, runs=3)  # fmt: skip
+    extract = ckpttool("extract", "-q", prefixes["large"], "--layer", "block_64", "--tensor", "kernel", "-o", ours)
+    yield Case("extract 8 MB out of a checkpoint of 1 GB to `.npy`", extract, "tf.train.load_checkpoint",
+               script("tensorflow_reads.py", "extract", "large", prefixes["large"], theirs), 1 / 15, [ours, theirs],
+               missing=missing, runs=3)  # fmt: skip
 
 
 def _diff(large: Path, other: Path) -> Iterator[Case]:

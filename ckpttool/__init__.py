@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _keras_hook
+
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Layer, TensorSpec
     from .comparing import verify
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from .format_table import list_formats
     from .inspecting import inspect
     from .limits import Limits
+    from .live import TransferReport, transfer_weights, unwrap_model
     from .migration.run import migrate
     from .opening import open_checkpoint
     from .source import SourceOptions
@@ -31,6 +34,7 @@ _PLACES = {
     "Limits": "limits",
     "SourceOptions": "source",
     "TensorSpec": "checkpoint",
+    "TransferReport": "live",
     "convert": "converting",
     "dot_product": "exports.dot_product",
     "extract": "extracting",
@@ -38,7 +42,9 @@ _PLACES = {
     "list_formats": "format_table",
     "migrate": "migration.run",
     "open_checkpoint": "opening",
+    "transfer_weights": "live",
     "unwrap": "converting",
+    "unwrap_model": "live",
     "verify": "comparing",
 }
 
@@ -49,6 +55,7 @@ __all__ = [
     "Limits",
     "SourceOptions",
     "TensorSpec",
+    "TransferReport",
     "convert",
     "dot_product",
     "extract",
@@ -56,7 +63,9 @@ __all__ = [
     "list_formats",
     "migrate",
     "open_checkpoint",
+    "transfer_weights",
     "unwrap",
+    "unwrap_model",
     "verify",
 ]
 
@@ -72,3 +81,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+_keras_hook.install()  # a saved model that holds a layer of ckpttool loads once this package is imported

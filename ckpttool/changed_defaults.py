@@ -7,11 +7,13 @@ Source: the constructors of Keras 2.2.4 and Keras 3.15 (keras/src/layers/rnn/gru
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .checkpoint import Checkpoint, Notice
-from .keras_config import Json, LayerConfig
 from .transforms import model_config
+
+if TYPE_CHECKING:
+    from .keras_config import Json, LayerConfig
 
 _GATED = ("LSTM", "GRU", "LSTMCell", "GRUCell", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
 _GRU = ("GRU", "GRUCell")

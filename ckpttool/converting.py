@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
-from .errors import EmptyResultError, UsageError
+from .default_names import default_name
+from .errors import EmptyResultError, UnsupportedError, UsageError
+from .folding import reading_notices
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress
-from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, format_module
+from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import without_roles
@@ -151,7 +153,7 @@ def _run(request: _Request) -> ConversionReport:
     with open_source(path, options) as source:
         require_proof(source.wrapper, os.fspath(path), request.command, os.fspath(target))
         for each in outputs:
-            check_output(each, overwrite=request.overwrite, inputs=[source.path, *_extra_inputs(options)])
+            check_output(each, overwrite=request.overwrite, inputs=[*source.files(), *_extra_inputs(options)])
         if request.command == "convert":
             plan = plan_convert(source, target, format_name, weights_only=request.weights_only)
         else:
@@ -159,6 +161,7 @@ def _run(request: _Request) -> ConversionReport:
         plan = _about_format(source, plan)
         if format_name == "keras-archive":
             plan = _rebuilt(source, plan, request)
+        reader = source.reader
         if request.dtype is not None:
             source = replace(source, reader=CastReader(source.reader, plan.checkpoint, request.dtype))
             plan = replace(plan, checkpoint=source.reader.describe())
@@ -166,11 +169,12 @@ def _run(request: _Request) -> ConversionReport:
         if request.dry_run:
             return replace(result, dry_run=True)
         _write(source, plan, overwrite=request.overwrite, on_progress=request.on_progress)
+        result = replace(result, warnings=(*result.warnings, *reading_notices(reader)))
         if isinstance(source.reader, CastReader):
             result = replace(result, notes=(*result.notes, source.reader.sentence()))
         if report is not None:
             full = replace(result, records=tuple(_records(source, plan)), source_sha256=_sha256(source.path))
-            write_json(full.to_json(), report, overwrite=request.overwrite, inputs=[source.path, target])
+            write_json(full.to_json(), report, overwrite=request.overwrite, inputs=[*source.files(), target])
         return result
 
 
@@ -179,10 +183,12 @@ def _extra_inputs(options: SourceOptions) -> list[Path]:
 
 
 def default_output(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Path:
-    """`<stem>-single` in the current folder: `.keras` or `.weights.h5` where the source is one, else `.h5`."""
+    """`<stem>-single` in the current folder, with the suffix that fits the source.
+
+    `.keras` or `.weights.h5` where the source is one, `.safetensors` for TensorFlow's without JSON, else `.h5`.
+    """
     with open_source(path, options) as source:
-        suffix = SAME_SUFFIX.get(source.whole.format, ".h5")
-    return Path(f"{Path(path).stem.removesuffix('.weights') or 'model'}-single{suffix}")
+        return default_name(path, source.whole.format, source.template.config is not None)
 
 
 def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
@@ -192,13 +198,18 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     ------
     UnsupportedError : it cannot be rebuilt here, with the command that does
     """
-    from .migration.planning import describe_changes, make_plan, to_be_built
+    from .migration.planning import NotMigratedError, describe_changes, make_plan, to_be_built
 
     if not to_be_built(plan.checkpoint):
         return plan
-    built = make_plan(plan.checkpoint)
-    words = ("ckpttool", "verify", os.fspath(source.path), os.fspath(plan.output), *request.options.words())
-    notes = (*plan.notes, *describe_changes(built), f"to prove it: {command_line(*words)}")
+    files = (os.fspath(source.path), *request.options.words())
+    try:
+        built = make_plan(plan.checkpoint)
+    except NotMigratedError as error:
+        line = command_line("ckpttool", "migrate", *files, "-o", os.fspath(plan.output))
+        raise UnsupportedError(f"{error.message}, with {line}", path=source.path) from error
+    proof = command_line("ckpttool", "verify", files[0], os.fspath(plan.output), *files[1:])
+    notes = (*plan.notes, *describe_changes(built), f"to prove it: {proof}")
     return replace(plan, notes=notes, migration=built)
 
 
@@ -356,7 +367,7 @@ def _left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
 
 
 def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgress | None) -> None:
-    with output_file(plan.output, overwrite=overwrite, inputs=[source.path]) as temporary:
+    with output_file(plan.output, overwrite=overwrite, inputs=source.files()) as temporary:
         if plan.migration is not None:
             from .migration.run import write_archive
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from . import checksums
 from .checkpoint import TensorSpec
 from .errors import CorruptCheckpointError
 from .reading import BLOCK_BYTES, Extent, OnProgress, Progress, Reader
@@ -50,7 +51,7 @@ def copy_tensor(reader: Reader, spec: TensorSpec, descriptor: int, offset: int, 
     if extent is not None and extent.nbytes == spec.nbytes:
         source = _open(extent.path)
         try:
-            _copy_extent(source, extent, descriptor, offset)
+            _copy_extent(spec.name, source, extent, descriptor, offset)
         finally:
             os.close(source)
         return spec.nbytes
@@ -88,7 +89,7 @@ def copy_tensors(
             if extent is not None and extent.nbytes == spec.nbytes:
                 if extent.path not in sources:
                     sources[extent.path] = _open(extent.path)
-                _copy_extent(sources[extent.path], extent, descriptor, offset)
+                _copy_extent(spec.name, sources[extent.path], extent, descriptor, offset)
                 done += spec.nbytes
             else:
                 done += copy_tensor(reader, spec, descriptor, offset)
@@ -128,19 +129,36 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
 
-def _copy_extent(source: int, extent: Extent, descriptor: int, offset: int) -> None:
+def _copy_extent(name: str, source: int, extent: Extent, descriptor: int, offset: int) -> None:
+    """Copy bytes as they are; where they have a checksum, through memory, and compare it at the end."""
+    verify = extent.crc32c is not None
     done = 0
-    if extent.nbytes > COPY_BYTES and (offset - extent.offset) % PAGE_BYTES == 0:
+    if extent.nbytes > COPY_BYTES and (offset - extent.offset) % PAGE_BYTES == 0 and not verify:
         done = _copy_by_kernel(source, extent, descriptor, offset)
-    if done == extent.nbytes:
-        return
+    crc = 0
+    if done < extent.nbytes:
+        crc = _copy_through_memory(source, extent, descriptor, offset, done)
+    if verify and checksums.masked(crc) != extent.crc32c:
+        raise CorruptCheckpointError(
+            f"{name}: its checksum does not fit its bytes; the file is damaged, try another copy "
+            "(--no-checksum reads it as it is)",
+            path=extent.path,
+        )
+
+
+def _copy_through_memory(source: int, extent: Extent, descriptor: int, offset: int, done: int) -> int:
+    """Copy what is not done yet; returns the checksum of it, where the extent has one to compare."""
+    crc = 0
     buffer = memoryview(bytearray(min(COPY_BYTES, extent.nbytes - done)))
     while done < extent.nbytes:
         count = os.preadv(source, [buffer[: extent.nbytes - done]], extent.offset + done)
         if not count:
             raise CorruptCheckpointError("the file became shorter while it was read", path=extent.path)
+        if extent.crc32c is not None:
+            crc = checksums.crc32c(bytes(buffer[:count]), crc)
         write_at(descriptor, buffer[:count], offset + done)
         done += count
+    return crc
 
 
 def _copy_by_kernel(source: int, extent: Extent, descriptor: int, offset: int) -> int:

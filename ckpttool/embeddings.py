@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .checkpoint import Checkpoint, Layer
-from .keras_config import ModelConfig
 from .transforms import model_config
+
+if TYPE_CHECKING:
+    from .keras_config import ModelConfig
 
 _MATRIX_NAMES = ("kernel", "embeddings", "W")
 

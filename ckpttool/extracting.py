@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec, notices_json
 from .embeddings import embedding_candidates
 from .errors import AmbiguousLayerError, LayerNotFoundError, UnsupportedError, UsageError
+from .exports.dot_product_forms import dot_product_form, files_beside
 from .output import check_distinct, check_output, output_file, output_folder
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import export_module, format_module
@@ -124,8 +125,9 @@ def extract(
     layer : name, path from the end, or glob; None takes the only embedding candidate
     output : `.npy` for one tensor, or a new folder for all
     tensor : which variable; None takes all, or the kernel where just one fits
-    transpose : reverse the axes in the files written
-    dot_product : a new `.py` file: a NumPy-only module that scores vectors against the kernel
+    transpose : reverse the axes in the files written, and of the kernel of the dot product
+    dot_product : a new `.py` file: a NumPy-only module that scores vectors against the kernel; or the same function
+        as `.onnx`, as `.keras`, or, where the name has no suffix or ends in a slash, as a SavedModel folder
     with_statistics : compute statistics of each tensor
     overwrite : replace existing outputs
     options : how to read the source
@@ -148,17 +150,17 @@ def extract(
         if tensor is not None:
             specs = (named_tensor(specs, where, tensor),)
         outputs = [Path(each) for each in (output, dot_product) if each is not None]
-        beside = [] if dot_product is None else [Path(dot_product).with_suffix(".npy")]
+        beside = [] if dot_product is None else files_beside(os.fspath(dot_product))
         check_distinct([*outputs, *beside])
         for each in (*outputs, *beside):
             check_output(each, overwrite=overwrite, inputs=[source.path])
         job = _Job(source, where, found, specs, transpose, overwrite, on_progress)
-        matrix = None if dot_product is None else job.matrix(Path(dot_product))
+        matrix = None if dot_product is None else job.matrix()
         notes: list[str] = []
         if output is not None:
             notes += job.write(Path(output), single=tensor is not None, text=os.fspath(output))
         if dot_product is not None and matrix is not None:
-            notes += job.write_dot_product(Path(dot_product), matrix)
+            notes += job.write_dot_product(os.fspath(dot_product), matrix)
         warnings = (*source.template.warnings, *_uncertain(source))
         measured = _statistics(source.reader, specs) if with_statistics else {}
         return ExtractedLayer(
@@ -223,26 +225,26 @@ class _Job:
         changed = [spec for spec in specs if spec.dtype.startswith(("bfloat", "float8"))]
         return [f"{spec.name}: {spec.dtype} is written as float32, exactly" for spec in changed]
 
-    def matrix(self, output: Path) -> TensorSpec:
-        """The tensor for a dot-product module of that name.
+    def matrix(self) -> TensorSpec:
+        """The tensor for a dot product.
 
         Raises
         ------
-        UsageError : the name is no module's
         UnsupportedError : the tensor is no matrix
         """
-        if output.suffix.lower() != ".py":
-            raise UsageError("the dot product is written as a '.py' module; give such a name", path=output)
         spec = main_tensor(self.specs, self.where)
         if len(spec.shape) != 2:
             raise UnsupportedError(f"{spec.name} has shape {spec.shape}; a dot product needs a matrix (rows, dim)")
         return spec
 
-    def write_dot_product(self, output: Path, spec: TensorSpec) -> list[str]:
-        """Write the dot-product module and its weights."""
-        export_module("dot-product").write_module(
-            output, self.source.reader.iter_blocks(spec, BLOCK_BYTES), layer="/".join(self.where),
-            source=self.source.path.name, shape=spec.shape, dtype=spec.dtype, overwrite=self.overwrite,
+    def write_dot_product(self, output: str, spec: TensorSpec) -> list[str]:
+        """Write the dot product in the form that the name tells; with `transpose`, of the transposed kernel."""
+        blocks = self.source.reader.iter_blocks(spec, BLOCK_BYTES)
+        if self.transpose:
+            blocks = iter([self.source.reader.read(spec).T])
+        export_module(dot_product_form(output)).write_dot_product(
+            Path(output), blocks, layer="/".join(self.where), source=self.source.path.name,
+            shape=spec.shape[::-1] if self.transpose else spec.shape, dtype=spec.dtype, overwrite=self.overwrite,
             inputs=[self.source.path],
         )  # fmt: skip
         return self._casts([spec])

@@ -6,23 +6,22 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
+from .default_names import default_name, stem_of
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
-from .keras3_layout import is_keras3
 from .reading import OnProgress, Progress
-from .registry import SAME_SUFFIX
+from .registry import TENSORFLOW_FORMATS
 from .selecting import fits
 from .source import Source, SourceOptions, open_source
-from .theano import theano_notice
 from .transforms import model_config
 from .wrapping import Evidence, command_line
 
 if TYPE_CHECKING:
+    from .keras_config import ModelConfig
     from .statistics import Statistics
 
 LAYERS_AT_ONCE = 100  # in one piece of JSON text: few writes, and no text of the whole in memory
@@ -87,6 +86,10 @@ class Inspection:
             return None
         return {"class_name": class_name, "tensors": len(tensors)}
 
+    def signatures(self) -> list[dict[str, Any]]:
+        """A SavedModel's signatures: name, inputs and outputs."""
+        return [json.loads(text) for key, text in self.whole.metadata if key.startswith("signature:")]
+
     def to_json(self) -> dict[str, Any]:
         """The object of `inspect --json`."""
         document = self._head()
@@ -139,6 +142,7 @@ class Inspection:
             "totals": self.totals(),
             "warnings": notices_json(self.warnings),
             "next": self.next_command,
+            **({"signatures": self.signatures()} if self.signatures() else {}),
         }
 
 
@@ -254,9 +258,12 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
                 "/".join(source.wrapper.template),
             )
         )
-    theano = theano_notice(source.template)
-    if theano is not None:
-        notices.append(theano)
+    if source.whole.format not in TENSORFLOW_FORMATS:
+        from .theano import theano_notice
+
+        theano = theano_notice(source.template)
+        if theano is not None:
+            notices.append(theano)
     if next(source.template.weights(), None) is None:
         notices.append(Notice("no-weights", "the model holds no weights"))
     lambdas = _lambdas(source.template)
@@ -276,19 +283,20 @@ def _lambdas(template: Checkpoint) -> list[str]:
 
 def _with_commands(inspection: Inspection, source: Source, options: SourceOptions) -> Inspection:
     given = options.words()
-    path, stem = inspection.path, Path(inspection.path).stem.removesuffix(".weights") or "model"
+    path = inspection.path
+    output = os.fspath(default_name(path, source.whole.format, source.template.config is not None))
+    stem = stem_of(path)
     template = "/".join(source.wrapper.template) if source.wrapper is not None else ""
     has_weights = any(True for _ in source.template.weights())
     if not has_weights:
         return inspection
-    single = f"{stem}-single{SAME_SUFFIX.get(source.whole.format, '.h5')}"
-    unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", single)
+    unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", output)
     migrate = command_line("ckpttool", "migrate", path, *given, "-o", f"{stem}.keras")
     if source.wrapper is not None and not source.wrapper.certain:
-        unwrap = command_line("ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", single)
+        unwrap = command_line("ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", output)
     model = model_config(source.template)
-    if model is not None and not is_keras3(model.raw):
-        if single.endswith(".keras"):
+    if model is not None and not _is_keras3(model):
+        if output.endswith(".keras"):
             unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
         return replace(inspection, next_command=migrate, unwrap_command=unwrap if source.wrapper else None)
     if source.wrapper is not None:
@@ -301,10 +309,14 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
     return replace(inspection, next_command=unwrap)
 
 
+def _is_keras3(model: ModelConfig) -> bool:
+    from .keras3_layout import is_keras3
+
+    return is_keras3(model.raw)
+
+
 def _optimizer_class(training_config: str | None) -> str | None:
     """The optimizer's class as the training configuration names it."""
-    import json
-
     if training_config is None:
         return None
     try:

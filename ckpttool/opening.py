@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Self
 
 from .checkpoint import Checkpoint, TensorSpec
 from .errors import AmbiguousFormatError, ConfigError, UsageError
-from .keras_config import ModelConfig, parse_config
 from .limits import Limits
 from .probe import Probe
-from .reading import BLOCK_BYTES, Extent, Match, Reader
-from .registry import CONTAINERS, FORMATS, format_module
+from .reading import BLOCK_BYTES, Extent, Match, Reader, ReadOptions
+from .registry import CONTAINERS, FOLDER_SIGNS, FORMATS, TENSORFLOW_FORMATS, format_module
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from .keras_config import ModelConfig
 
 
 def open_checkpoint(
@@ -27,6 +28,7 @@ def open_checkpoint(
     format_name: str | None = None,
     config: str | os.PathLike[str] | None = None,
     limits: Limits = Limits(),
+    read: ReadOptions = ReadOptions(),
 ) -> Reader:
     """Open a checkpoint for reading, whatever its suffix says.
 
@@ -36,6 +38,7 @@ def open_checkpoint(
     format_name : one of the formats' names, where several recognise the content
     config : a file with the model's configuration: JSON, or another checkpoint that holds one
     limits : bounds that the file must stay in
+    read : which step, replica or averages to read, and whether checksums are verified
 
     Returns
     -------
@@ -48,7 +51,7 @@ def open_checkpoint(
     CheckpointError : whatever else is wrong with it
     """
     given = None if config is None else read_config(config, limits)
-    probe = Probe(path, limits)
+    probe = Probe(path, limits, read)
     try:
         match = recognise(probe, format_name)
         module = format_module(match.format)
@@ -71,8 +74,7 @@ def recognise(probe: Probe, format_name: str | None = None) -> Match:
     if format_name is not None and format_name not in FORMATS:
         raise UsageError(f"unknown format '{format_name}'; formats are {', '.join(FORMATS)}")
     tried = list(FORMATS) if format_name is None else [format_name]
-    container = probe.container()
-    asked = [name for name in tried if container in CONTAINERS.get(name, (container,))]
+    asked = [name for name in tried if _may_fit(probe, name)]
     matches = [match for name in asked if (match := format_module(name).sniff(probe)) is not None]
     if not matches:
         if format_name is not None:
@@ -85,6 +87,19 @@ def recognise(probe: Probe, format_name: str | None = None) -> Match:
     return only
 
 
+def _may_fit(probe: Probe, name: str) -> bool:
+    """Whether the format is worth asking, as far as the first bytes and the names in the folder tell."""
+    container = probe.container()
+    if name in TENSORFLOW_FORMATS:
+        if container in ("hdf5", "zip") and ".data-" not in probe.path.name:
+            return False  # a data file may begin with any bytes; nothing else of TensorFlow's begins with these
+        place = probe.tensorflow()
+        return place is not None and place.kind == name
+    if container == "folder" and name in FOLDER_SIGNS and FOLDER_SIGNS[name] not in probe.names:
+        return False
+    return container in CONTAINERS.get(name, (container,))
+
+
 def read_config(path: str | os.PathLike[str], limits: Limits = Limits()) -> ModelConfig:
     """The model configuration in a JSON file or in another checkpoint.
 
@@ -92,6 +107,8 @@ def read_config(path: str | os.PathLike[str], limits: Limits = Limits()) -> Mode
     ------
     ConfigError : the file holds none
     """
+    from .keras_config import parse_config
+
     probe = Probe(path, limits)
     if probe.head.lstrip()[:1] in (b"{", b'"'):
         if probe.size_bytes > limits.max_config_bytes:
@@ -143,6 +160,11 @@ class NamedReader:
         self._described = None
         self._reader.close()
 
+    def files(self) -> list[Path]:
+        """The files beside the path itself that the checkpoint consists of."""
+        found = getattr(self._reader, "files", None)
+        return list(found()) if callable(found) else []
+
     def stored(self) -> Checkpoint:
         """The description as the format gives it, before names are assigned."""
         return self._reader.describe()
@@ -157,7 +179,11 @@ class NamedReader:
         if self._config is not None:
             named = self._assign(stored, self._config, path=self._path)
             return replace(named, config=self._config.json())
-        model = None if stored.config is None else parse_config(stored.config, self._limits, path=self._path)
+        if stored.config is None:
+            return self._assign(stored, None, path=self._path)
+        from .keras_config import parse_config  # here, since most of TensorFlow's files have no configuration
+
+        model = parse_config(stored.config, self._limits, path=self._path)
         return self._assign(stored, model, path=self._path)
 
     def read(self, spec: TensorSpec) -> np.ndarray:

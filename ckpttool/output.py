@@ -124,6 +124,26 @@ def _remove_tree(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@contextmanager
+def staging_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside an output, for a library that insists on names of its own; removed at the end."""
+    folder = _temporary(path)
+    lock = -1
+    try:
+        folder.mkdir()
+        lock = os.open(folder, os.O_RDONLY)
+        _lock(lock)
+        yield folder
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", path=path) from error
+    finally:
+        _remove_tree(folder)
+        if lock >= 0:
+            os.close(lock)
+
+
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.ckpttool-{os.getpid()}-{os.urandom(4).hex()}.tmp")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,7 @@ def old_model(template: Checkpoint, reader: Reader, *, generation: int) -> OldMo
 
 def _tf_keras(config: ModelConfig) -> tuple[str, Any]:
     entry = reference_entry(config.raw)
-    from .migration.build import quiet_tensorflow
+    from .frameworks import quiet_tensorflow
 
     try:
         with quiet_tensorflow():
@@ -287,22 +288,29 @@ class FreshProcess:
         _, stderr = self._process.communicate(f"{inputs if made else ''}\n", timeout=TIMEOUT_SECONDS)
         if self._process.returncode:
             lines = [line for line in stderr.splitlines() if line.strip()]
-            raise FreshProcessError(f"Keras does not load or run it in a fresh process: {_last_error(lines)}")
+            raise FreshProcessError(
+                "Keras does not load or run it in a fresh process "
+                f"(exit {self._process.returncode}): {_last_error(lines)}"
+            )
         found = json.loads((folder / "result.json").read_text("utf-8"))
         layers = {tuple(each["path"]): each["variables"] for each in found["layers"]}
         return FreshResult(f"keras {found['keras']} on {found['backend']}", layers, _outputs(folder, len(made)))
 
 
+_LOG_LINE = re.compile(r"[IWEF]\d{4} |WARNING: |20\d\d-\d\d-\d\d ")  # how TensorFlow's C++ library begins its lines
+
+
 def _last_error(lines: Sequence[str]) -> str:
     """What went wrong, of a traceback: Keras wraps the reason in a longer message."""
-    for line in reversed(lines):
+    told = [line for line in lines if not _LOG_LINE.match(line)]
+    for line in reversed(told):
         _, found, reason = line.partition("Exception encountered: ")
         if found:
             return reason[:300]
     named = [
-        line for line in lines if line.split(":", 1)[0].endswith(("Error", "Exception")) and not line.startswith(" ")
+        line for line in told if line.split(":", 1)[0].endswith(("Error", "Exception")) and not line.startswith(" ")
     ]
-    return (named or list(lines) or ["no message"])[-1][:300]
+    return (named or told or ["it ended without a word"])[-1][:300]
 
 
 def _store(path: Path, made: Sequence[Case]) -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from .errors import CheckpointNotFoundError, UnknownFormatError, UnreadableError
 from .limits import Limits
+from .reading import ReadOptions
 
 if TYPE_CHECKING:
     from .formats._hdf5 import Hdf5File
+    from .formats._tf_places import Place
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -40,6 +42,7 @@ class Probe:
     ----------
     path : file or folder
     limits : the bounds that apply to what is opened
+    options : what the caller asked for beside the path
 
     Raises
     ------
@@ -47,22 +50,29 @@ class Probe:
     UnreadableError : no permission, or neither file nor folder
     """
 
-    def __init__(self, path: str | os.PathLike[str], limits: Limits = Limits()) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], limits: Limits = Limits(), options: ReadOptions = ReadOptions()
+    ) -> None:
         self.path = Path(path)
         self.limits = limits
+        self.options = options
+        self.is_dir = self.is_prefix = False  # a prefix is no file: files of a TensorFlow checkpoint begin with it
+        self.head, self.size_bytes = b"", 0
         self._hdf5: Hdf5File | None = None
+        self._place: list[Place | None] = []
         try:
             status = self.path.stat()
             self.is_dir = stat.S_ISDIR(status.st_mode)
             self.size_bytes = status.st_size
-            self.head = b""
             if stat.S_ISREG(status.st_mode):
                 with self.path.open("rb") as file:
                     self.head = file.read(HEAD_BYTES)
             elif not self.is_dir:
                 raise UnreadableError("neither a file nor a folder", path=self.path)
         except FileNotFoundError:
-            raise CheckpointNotFoundError("no such file or folder", path=self.path) from None
+            self.is_prefix = self._is_prefix()
+            if not self.is_prefix:
+                raise CheckpointNotFoundError("no such file or folder", path=self.path) from None
         except NotADirectoryError:
             raise CheckpointNotFoundError("no such file: a part of its path is a file", path=self.path) from None
         except UnreadableError:
@@ -99,9 +109,9 @@ class Probe:
         return False
 
     def container(self) -> str:
-        """What the path begins with: "folder", "zip", "hdf5", "json" or "other"."""
-        if self.is_dir:
-            return "folder"
+        """What the path begins with: "folder", "zip", "hdf5", "json" or "other"; "prefix" where it is no file."""
+        if self.is_dir or self.is_prefix:
+            return "folder" if self.is_dir else "prefix"
         if self.head.startswith(ZIP_MAGIC):
             return "zip"
         if self.has_hdf5_magic():
@@ -116,6 +126,19 @@ class Probe:
             self._hdf5 = Hdf5File(self.path, self.limits)
         return self._hdf5
 
+    def _is_prefix(self) -> bool:
+        from .formats._tf_places import is_prefix
+
+        return is_prefix(os.fspath(self.path))
+
+    def tensorflow(self) -> Place | None:
+        """What the path names among the things that TensorFlow saves, or None; looked for once."""
+        if not self._place:
+            from .formats._tf_places import locate
+
+            self._place.append(locate(self))
+        return self._place[0]
+
     def close(self) -> None:
         """Close what was opened."""
         if self._hdf5 is not None:
@@ -126,15 +149,18 @@ class Probe:
         """The error that says what the content is when no format recognises it."""
         return UnknownFormatError(f"{self._content()} (tried: {', '.join(tried)})", path=self.path)
 
+    def foreign(self) -> str | None:
+        """What the file is where its first bytes are those of something else."""
+        return next((meaning for magic, meaning in _FOREIGN if self.head.startswith(magic)), None)
+
     def _content(self) -> str:
         if self.is_dir:
             shown = ", ".join(sorted(self.names)[:5]) or "nothing"
             return f"a folder that holds no known checkpoint; it holds {shown}"
         if self.size_bytes == 0:
             return "the file is empty"
-        for magic, meaning in _FOREIGN:
-            if self.head.startswith(magic):
-                return f"not a checkpoint: {meaning}"
+        if (meaning := self.foreign()) is not None:
+            return f"not a checkpoint: {meaning}"
         text = self.head.lstrip()[:64].lower()
         if text.startswith((b"<!doctype html", b"<html", b"<head")):
             return "an HTML page, not the file; download it again with its direct link"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
@@ -21,6 +22,17 @@ class Extent(NamedTuple):
     path: Path
     offset: int  # bytes from the start of the file
     nbytes: int
+    crc32c: int | None = None  # the masked checksum that the bytes should have, where the format has one to verify
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a path is read, as far as formats take part in it; the defaults fit almost every file."""
+
+    step: int | None = None  # which of a folder's checkpoints, or which version of a SavedModel; None is the newest
+    replica: int | None = None  # which copy where replicas' copies are stored; None and 0 are the primary
+    ema: bool = False  # the moving averages of the weights in place of the weights
+    checksums: bool = True  # verify the checksums of values when they are read
 
 
 class Match(NamedTuple):

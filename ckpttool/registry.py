@@ -14,6 +14,9 @@ FORMATS: dict[str, str] = {
     "keras-weights": "ckpttool.formats.keras_weights",
     "safetensors": "ckpttool.formats.safetensors",
     "npz": "ckpttool.formats.npz",
+    "tf-checkpoint": "ckpttool.formats.tf_checkpoint",
+    "tf-checkpoint-v1": "ckpttool.formats.tf_checkpoint_v1",
+    "saved-model": "ckpttool.formats.saved_model",
 }
 
 # What files of a format begin with (`Probe.container`), so that only modules that may fit are imported and asked. One
@@ -25,6 +28,12 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
     "safetensors": ("other", "json"),  # a length may look like an opening brace
     "npz": ("zip",),
 }
+
+# A name that a folder of a format holds: without it the format's module is not imported for a folder.
+FOLDER_SIGNS: dict[str, str] = {"keras-archive": "config.json"}
+
+# What TensorFlow saves has several files, which `Probe.tensorflow` finds, whichever of them is named.
+TENSORFLOW_FORMATS = frozenset({"tf-checkpoint", "tf-checkpoint-v1", "saved-model"})
 
 OUTPUT_SUFFIXES: dict[str, str] = {
     ".weights.h5": "keras-weights",
@@ -62,12 +71,16 @@ FORMAT_EXTRAS: dict[str, tuple[str, ...]] = {  # optional packages: migration an
 
 WRAPPERS: dict[str, str] = {
     "multi_gpu_model": "ckpttool.wrappers.multi_gpu_model",
+    "mirrored": "ckpttool.wrappers.mirrored",
 }
 
 EXPORTS: dict[str, str] = {
     "npy": "ckpttool.exports.npy",
     "csv": "ckpttool.exports.csv",
     "dot-product": "ckpttool.exports.dot_product_module",
+    "dot-product-onnx": "ckpttool.exports.dot_product_onnx",
+    "dot-product-keras": "ckpttool.exports.dot_product_keras",
+    "dot-product-saved-model": "ckpttool.exports.dot_product_saved_model",
 }
 
 

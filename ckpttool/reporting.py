@@ -50,7 +50,10 @@ class ConversionReport:
         text = f"{self.tensors} of {self.of_tensors} tensors, {self.parameters:,} parameters, {megabytes(self.nbytes)}"
         if self.wrapper is not None:
             count = self.wrapper.replicas
-            text += f"; {count} replicas removed" if count else "; the wrapper removed"
+            if self.wrapper.kind == "mirrored":
+                text += f"; copies of {count} replicas folded into one"
+            else:
+                text += f"; {count} replicas removed" if count else "; the wrapper removed"
         if self.optimizer_left_out:
             text += "; optimizer state left out"
         return text

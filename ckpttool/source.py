@@ -12,7 +12,8 @@ from .checkpoint import Checkpoint
 from .errors import CheckpointError
 from .limits import Limits
 from .opening import open_checkpoint
-from .reading import Reader
+from .reading import Reader, ReadOptions
+from .transforms import has_copies
 from .wrapping import Evidence, look_inside
 
 
@@ -27,6 +28,10 @@ class SourceOptions:
     limits: Limits = Limits()
     theano: bool = False  # turn convolution kernels that Theano trained
     keep_layout: bool = False  # with theano: leave the axes in the order that the configuration asks for
+    step: int | None = None  # which checkpoint of a folder, or version of a SavedModel; None is the newest
+    replica: int | None = None  # whose copies to take where replicas' copies are stored; None is the primary's
+    ema: bool = False  # the moving averages of the weights in place of the weights
+    checksums: bool = True  # verify the checksums of values, where the format has them
 
     def words(self) -> tuple[str, ...]:
         """These options as words of a command line, for a command that is offered to the user."""
@@ -38,7 +43,20 @@ class SourceOptions:
         ):
             if value is not None:
                 given += [option, os.fspath(value)]
-        return (*given, *(["--no-wrapper"] if self.no_wrapper else []), *(["--theano"] if self.theano else []))
+        for option, number in (("--step", self.step), ("--replica", self.replica)):
+            if number is not None:
+                given += [option, str(number)]
+        flags = {
+            "--no-wrapper": self.no_wrapper,
+            "--theano": self.theano,
+            "--ema": self.ema,
+            "--no-checksum": not self.checksums,
+        }
+        return (*given, *(flag for flag, is_given in flags.items() if is_given))
+
+    def reading(self) -> ReadOptions:
+        """The part of these options that formats take."""
+        return ReadOptions(self.step, self.replica, self.ema, self.checksums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,11 @@ class Source:
     template: Checkpoint
     wrapper: Evidence | None
 
+    def files(self) -> list[Path]:
+        """Every file that the source consists of, and the path as given: none may be an output."""
+        found = getattr(self.reader, "files", None)
+        return [self.path, *(found() if callable(found) else ())]
+
 
 @contextmanager
 def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterator[Source]:
@@ -60,7 +83,9 @@ def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterato
     ------
     CheckpointError : see `open_checkpoint`; or the assumed wrapper does not exist
     """
-    with open_checkpoint(path, format_name=options.format_name, config=options.config, limits=options.limits) as reader:
+    with open_checkpoint(
+        path, format_name=options.format_name, config=options.config, limits=options.limits, read=options.reading()
+    ) as reader:
         try:
             whole = reader.describe()
             if options.theano:
@@ -69,6 +94,11 @@ def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterato
 
                 reader = TurnedKernels(reader, whole, turns(whole, keep_layout=options.keep_layout, path=path))
                 whole = reader.describe()
+            if options.ema or options.replica is not None or has_copies(whole):
+                from .folding import FoldedReplicas, with_averages
+
+                whole = with_averages(whole) if options.ema else whole
+                reader = FoldedReplicas(reader, whole, options.replica)
             template, wrapper = look_inside(whole, assume=options.assume_wrapper, never=options.no_wrapper)
             yield Source(Path(path), reader, whole, template, wrapper)
         except CheckpointError as error:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .checkpoint import Checkpoint, Layer, Role, TensorSpec
 from .errors import LayerNotFoundError
-from .keras_config import LayerConfig, ModelConfig, accepted_config
+
+if TYPE_CHECKING:
+    from .keras_config import LayerConfig, ModelConfig
 
 
 def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
@@ -50,6 +53,8 @@ def _config_of(checkpoint: Checkpoint, path: tuple[str, ...]) -> str | None:
     """The nested model's own configuration, as JSON with the name that the outer entry may hold alone."""
     if checkpoint.config is None:
         return None
+    from .keras_config import accepted_config  # here, since most descriptions have no configuration
+
     model = accepted_config(checkpoint.config)
     if checkpoint.config_of:
         return checkpoint.config if checkpoint.config_of == path else None
@@ -70,6 +75,14 @@ def nested_model(model: ModelConfig, path: tuple[str, ...]) -> ModelConfig | Non
             return None
         current = layer.model
     return current
+
+
+def has_copies(checkpoint: Checkpoint) -> bool:
+    """Whether it holds copies of model variables that other replicas had; see `folding`."""
+    return any(
+        spec.role is Role.BOOKKEEPING and spec.slot is not None and spec.slot.startswith("replica_")
+        for spec in checkpoint.loose
+    )
 
 
 def without_roles(checkpoint: Checkpoint, *roles: Role) -> Checkpoint:
@@ -104,6 +117,8 @@ def model_config(checkpoint: Checkpoint) -> ModelConfig | None:
     """The parsed configuration of the whole, or None."""
     if checkpoint.config is None or checkpoint.config_of:
         return None
+    from .keras_config import accepted_config
+
     return accepted_config(checkpoint.config)
 
 

@@ -53,6 +53,10 @@ def _uncertain(evidence: Evidence) -> bool:
 
 def unwrap(checkpoint: Checkpoint, evidence: Evidence) -> Checkpoint:
     """The template as a description of its own: its layers, names and configuration."""
+    own = getattr(wrapper_module(evidence.kind), "unwrap", None) if evidence.kind in WRAPPERS else None
+    if own is not None:
+        single: Checkpoint = own(checkpoint)
+        return single
     return lift(checkpoint, evidence.template)
 
 

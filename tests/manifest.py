@@ -47,6 +47,7 @@ def legacy_hdf5(kind: str) -> list[str]:
         lambda name, each: (
             name.endswith((".h5", ".hdf5", ".keras")) and each["kind"] == kind
             and not {"keras-1", "keras3-layout"} & set(each["tags"])
+            and not (name.endswith(".weights.h5") and "mirrored" in each["tags"])  # the layout of Keras 3
             and (FILES / name).read_bytes()[:4] == b"\x89HDF"
         )
     )  # fmt: skip

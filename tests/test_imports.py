@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 TERMINAL = {"click", "rich"}
 FRAMEWORKS = {"keras", "tensorflow", "tf_keras", "torch", "jax"}
-WITH_FRAMEWORKS = ("live.py", "layers/", "migration/build.py", "migration/fresh.py", "predicting.py")
+WITH_FRAMEWORKS = ("frameworks.py", "live.py", "layers/", "migration/build.py", "migration/fresh.py", "predicting.py")
 DOT_PRODUCT = {"exports/dot_product.py", "exports/dot_product_program.py"}  # their text is copied to other machines
 HEAVY = {"numpy", "h5py", "rich", "ml_dtypes", *FRAMEWORKS}
 

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 )
 @click.option("--tensor", metavar="NAME", help="Which variable of the layer: kernel, bias, …")
 @click.option("--transpose", is_flag=True, help="Reverse the axes of what is written.")
-@click.option("--dot-product", metavar="FILE", help="Write a NumPy-only '.py' module that scores vectors.")
+@click.option(
+    "--dot-product",
+    metavar="FILE",
+    help="Write a function that scores vectors: '.py' (NumPy only), '.onnx', '.keras', or a SavedModel's folder.",
+)
 @shared.theano_opt
 @shared.overwrite_opt
 @shared.json_opt

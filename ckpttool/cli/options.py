@@ -73,6 +73,10 @@ def source(command: Any) -> Any:
         assume_wrapper: str | None,
         no_wrapper: bool,
         limit: tuple[str, ...],
+        step: int | None,
+        replica: int | None,
+        ema: bool,
+        no_checksum: bool,
         theano: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -81,12 +85,18 @@ def source(command: Any) -> Any:
 
         if assume_wrapper is not None and no_wrapper:
             raise click.UsageError("--assume-wrapper and --no-wrapper contradict each other")
-        limits = Limits().override(limit)
-        chosen = SourceOptions(format_name, config, assume_wrapper, no_wrapper, limits, theano=theano)
+        chosen = SourceOptions(
+            format_name, config, assume_wrapper, no_wrapper, Limits().override(limit), theano=theano,
+            step=step, replica=replica, ema=ema, checksums=not no_checksum,
+        )  # fmt: skip
         return command(*args, options=chosen, **kwargs)
 
     for decorate in (
         click.option("--limit", metavar="NAME=VALUE", multiple=True, help="Change a bound that files must stay in."),
+        click.option("--no-checksum", is_flag=True, help="Do not verify the checksums of values."),
+        click.option("--ema", is_flag=True, help="The moving averages of the weights in place of the weights."),
+        click.option("--replica", type=click.IntRange(0), metavar="N", help="Whose copies, where replicas have them."),
+        click.option("--step", type=click.IntRange(0), metavar="N", help="Which checkpoint of a folder; or version."),
         click.option("--no-wrapper", is_flag=True, help="Take the file as it is, without looking for a wrapper."),
         click.option("--assume-wrapper", metavar="LAYER", help="The layer that is the template, where unproven."),
         click.option("--config", metavar="FILE", help="Model JSON, or a checkpoint that holds one: names and nesting."),

@@ -236,8 +236,10 @@ def flat(found: Inspection, *, label: bool, quiet: bool) -> None:
 
 def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
     whole = found.whole
-    writer = f"Keras {whole.written_by.keras}" if whole.written_by.keras else "an unnamed Keras"
-    backend = f" on {whole.written_by.backend}" if whole.written_by.backend else ""
+    versions = (("Keras", whole.written_by.keras), ("TensorFlow", whole.written_by.tensorflow))
+    library = "Keras" if whole.format.startswith("keras") else "TensorFlow"
+    writer = ", ".join(f"{name} {version}" for name, version in versions if version) or f"an unnamed {library}"
+    backend = f" on {whole.written_by.backend}" if whole.written_by.backend and not whole.written_by.tensorflow else ""
     compiled = ", compiled" if whole.training_config is not None else ""
     what = {"model": "full model", "weights": "weights only"}.get(whole.kind, whole.kind)
     yield f"{found.path}: {what}{compiled}, {whole.format}, written by {writer}{backend}"
@@ -246,7 +248,8 @@ def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
         sure = "wrapper" if wrapper.certain else "looks like a wrapper (not proven)"
         replicas = f", {wrapper.replicas} replicas" if wrapper.replicas else ""
         depth = f", {wrapper.depth} deep" if wrapper.depth > 1 else ""
-        yield f"{sure}: {wrapper.kind}{replicas}{depth}, template '{'/'.join(wrapper.template)}'"
+        template = f", template '{'/'.join(wrapper.template)}'" if wrapper.template else ""
+        yield f"{sure}: {wrapper.kind}{replicas}{depth}{template}"
         for reason in wrapper.reasons:
             yield f"  because {reason}"
     if verbose and whole.config is not None:
@@ -256,6 +259,11 @@ def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
 def _footer(found: Inspection) -> Iterator[str]:
     from ..reporting import megabytes
 
+    for signature in found.signatures():
+        sides = (
+            ", ".join(_tensor_text(tensor) for tensor in signature[side]) or "nothing" for side in ("inputs", "outputs")
+        )
+        yield f"signature {signature['name']}: {' -> '.join(sides)}"
     totals = found.totals()
     yield (
         f"{totals['layers']} layers, {totals['tensors']} tensors, {totals['parameters']:,} parameters, "
@@ -274,6 +282,15 @@ def _footer(found: Inspection) -> Iterator[str]:
         yield f"next: {found.next_command}"
     if found.unwrap_command:
         yield f"for tf_keras and the old Keras: {found.unwrap_command}"
+
+
+def _tensor_text(tensor: dict[str, Any]) -> str:
+    """An input or output of a signature: `ids int32 ?×4`."""
+    shape = tensor["shape"]
+    if shape is None:
+        return f"{tensor['name']} {tensor['dtype']}"
+    sizes = "×".join("?" if size is None else str(size) for size in shape) or "scalar"
+    return f"{tensor['name']} {tensor['dtype']} {sizes}"
 
 
 def _layer_line(layer: Layer) -> str:

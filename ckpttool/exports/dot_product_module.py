@@ -52,7 +52,7 @@ DTYPE = {dtype}
 '''
 
 
-def write_module(
+def write_dot_product(
     path: str | Path,
     blocks: Iterable[np.ndarray],
     *,

@@ -9,14 +9,20 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..checkpoint import TensorSpec
+from ..checkpoint import ITEM_BYTES, TensorSpec
 from ..copying import copy_tensor, little_endian_bytes
 from ..errors import UnsupportedError
 from ..reading import BLOCK_BYTES, OnProgress, Progress, Reader
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAGIC = b"\x93NUMPY\x01\x00"
+_ALIGNMENT = 64  # bytes: where the values begin, so that they can be mapped into memory
+_GROWTH_DIGITS = 21  # NumPy leaves room for the first axis to grow in place
+_KINDS = {"bool": "b", "int": "i", "uint": "u", "float": "f", "complex": "c"}
 
 
 def becomes_float32(spec: TensorSpec) -> bool:
@@ -40,10 +46,13 @@ def write(
     ------
     UnsupportedError : text
     """
-    if spec.dtype == "string":
-        raise UnsupportedError(f"{spec.name}: text is not written as .npy")
+    if spec.dtype not in ITEM_BYTES:
+        what = "text is" if spec.dtype == "string" else f"values of type {spec.dtype} are"
+        raise UnsupportedError(f"{spec.name}: {what} not written as .npy")
     with path.open("wb") as file:
         if transpose:
+            import numpy as np
+
             values = reader.read(spec)
             np.lib.format.write_array(file, _plain(values, spec).T.copy(), allow_pickle=False)
         else:
@@ -54,13 +63,20 @@ def write(
 
 
 def _plain(values: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    return values.astype(np.float32) if becomes_float32(spec) else values
+    return values.astype("float32") if becomes_float32(spec) else values
 
 
 def _write_header(file: IO[bytes], spec: TensorSpec) -> None:
-    dtype = np.dtype(np.float32 if becomes_float32(spec) else spec.dtype).newbyteorder("<")
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": spec.shape}
-    np.lib.format.write_array_header_1_0(file, header)
+    """The header as NumPy writes it, without NumPy: importing that takes longer than to copy the values."""
+    dtype = "float32" if becomes_float32(spec) else spec.dtype
+    width = ITEM_BYTES[dtype]
+    descr = f"{'|' if width == 1 else '<'}{_KINDS[dtype.rstrip('0123456789')]}{width}"
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {spec.shape}, }}"
+    if spec.shape:
+        text += " " * (_GROWTH_DIGITS - len(str(spec.shape[0])))
+    taken = len(MAGIC) + 2 + len(text) + 1
+    text += " " * (-taken % _ALIGNMENT) + "\n"
+    file.write(MAGIC + len(text).to_bytes(2, "little") + text.encode("ascii"))
 
 
 def _write_values(reader: Reader, spec: TensorSpec, file: IO[bytes]) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
 from ..errors import MissingDependencyError, OutputError, UsageError
+from ..frameworks import quiet_tensorflow
 from ..keras_config import TensorRef
 from .calls import tensors_of
 from .plan import Call, JoinedMask, KerasObject, LayerPlan, LayerSpec, ModelPlan, Path, Plan
@@ -44,26 +44,6 @@ def import_keras() -> Any:
             f"Keras 3 is needed, here is Keras {keras.__version__}; pip install 'ckpttool[tensorflow]'"
         )
     return keras
-
-
-@contextlib.contextmanager
-def quiet_tensorflow() -> Iterator[None]:
-    """Import TensorFlow without its chatter, unless the user set its log level.
-
-    Its C++ library writes to the process's stderr before any level applies, so that is turned away meanwhile.
-    """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "3" or "tensorflow" in sys.modules:
-        yield
-        return
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 @dataclass(slots=True)

@@ -113,3 +113,4 @@ def _reset(model: Any) -> None:
 
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]))
+    os._exit(0)  # all is written; taking a framework down takes a second, and has been seen to fail

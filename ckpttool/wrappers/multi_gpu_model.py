@@ -9,11 +9,14 @@ Source: keras/utils/multi_gpu_utils.py (Keras 2.2.4), tensorflow/python/keras/ut
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ..checkpoint import Checkpoint, Layer
-from ..keras_config import LayerConfig, ModelConfig
 from ..transforms import model_config
 from ..wrapping import Evidence
+
+if TYPE_CHECKING:
+    from ..keras_config import LayerConfig, ModelConfig
 
 KIND = "multi_gpu_model"
 _LAMBDA = re.compile(r"lambda(_\d+)?")
@@ -24,7 +27,7 @@ def detect(checkpoint: Checkpoint) -> Evidence | None:
     model = model_config(checkpoint)
     if model is not None:
         return _by_config(model)
-    suspected = _by_groups(checkpoint) or _by_classes(checkpoint)
+    suspected = _by_groups(checkpoint) or _by_classes(checkpoint) or _by_places(checkpoint)
     if checkpoint.config_of:
         return _by_given_template(checkpoint, suspected)
     return suspected
@@ -155,6 +158,34 @@ def _by_classes(checkpoint: Checkpoint) -> Evidence | None:
     count = sum(1 for _ in template.all_tensors())
     reasons = (f"group '{template.name}' holds all {count} tensors", f"{slices} empty lambda groups")
     return Evidence(KIND, (template.name,), slices // inputs, False, reasons)
+
+
+def _by_places(checkpoint: Checkpoint) -> Evidence | None:
+    """The same in a TensorFlow checkpoint without configuration: one model, and layers that only have places.
+
+    Inputs and slices come before the model, m + m·N of them, and at least one merge layer after it.
+    """
+    if checkpoint.format != "tf-checkpoint" or checkpoint.config is not None:
+        return None
+    layers = checkpoint.layers
+    templates = [place for place, layer in enumerate(layers) if any(True for _ in layer.all_tensors())]
+    if len(templates) != 1:
+        return None
+    place = templates[0]
+    template = layers[place]
+    others = [layer for layer in layers if layer is not template]
+    if not _is_positional(template) or any(not re.fullmatch(r"layer-\d+", layer.name) for layer in others):
+        return None
+    if place < 3 or place == len(layers) - 1:
+        return None
+    count = sum(1 for _ in template.all_tensors())
+    around = f"{place} layers without weights before it, {len(layers) - place - 1} after it"
+    return Evidence(KIND, (template.name,), None, False, (f"'{template.name}' holds all {count} tensors", around))
+
+
+def _is_positional(template: Layer) -> bool:
+    """Whether a stored object is a functional model: its layers are listed by place, its InputLayer first."""
+    return bool(template.layers) and not template.tensors
 
 
 def _holds_other_scopes(template: Layer) -> bool:

@@ -15,7 +15,7 @@ from ckpttool.cli.main import run
         (("unwrap", "-o", "a.h5", "--report", "a.h5"), "a.h5: two outputs would be written here"),
         (("unwrap", "--report", "keras-2.2.4-sequential-single.h5"), "two outputs would be written here"),
         (("extract", "-o", "a.npy", "--dot-product", "a.py"), "a.npy: two outputs would be written here"),
-        (("extract", "-o", "a.npy", "--dot-product", "b.txt"), "b.txt: the dot product is written as a '.py' module"),
+        (("extract", "-o", "a.npy", "--dot-product", "b.txt"), "b.txt: a dot product ends in .py, .onnx, .keras"),
         (("extract", "-o", "a.npy", "--dot-product", "b.py", "--tensor", "bias"), "a dot product needs a matrix"),
     ],
     ids=["report and output", "report and default output", "weights beside the module", "no module", "no matrix"],

@@ -23,7 +23,7 @@ from ckpttool.errors import (
     UnsupportedError,
     UsageError,
 )
-from ckpttool.exports.dot_product_module import module_text, write_module
+from ckpttool.exports.dot_product_module import module_text, write_dot_product
 
 KERNEL = (np.arange(24 * 7, dtype=np.float32).reshape(24, 7) % 31) - 15
 VECTORS = (np.arange(5 * 7, dtype=np.float32).reshape(5, 7) % 11) - 5
@@ -46,14 +46,14 @@ finally:
 def write(path: Path, *blocks: np.ndarray, **options: Any) -> tuple[Path, Path]:
     """Write the module of a layer of 24 rows and 7 columns."""
     about: dict[str, Any] = {"layer": "tower/emb", "source": "m.h5", "shape": (24, 7), "dtype": "float32"}
-    return write_module(path, iter(blocks), **(about | options))
+    return write_dot_product(path, iter(blocks), **(about | options))
 
 
 @pytest.fixture
 def module(tmp_path: Path) -> Path:
     """Write emb.py and emb.npy; give the path of emb.py."""
     path = tmp_path / "emb.py"
-    write_module(
+    write_dot_product(
         path,
         iter([KERNEL[:10], KERNEL[10:]]),
         layer="tower/emb",
