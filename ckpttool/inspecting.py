@@ -64,6 +64,10 @@ class Inspection:
         """The optimizer's tensors, where they were asked for."""
         return self.whole.optimizer_tensors() if self.with_optimizer else ()
 
+    def bookkeeping_tensors(self) -> tuple[TensorSpec, ...]:
+        """Counters, metrics, copies, the record of objects: what is neither the model's nor the optimizer's."""
+        return tuple(spec for spec in self.whole.loose if spec.role is Role.BOOKKEEPING)
+
     def tensors(self) -> list[TensorSpec]:
         """The template's weights, a shared tensor once."""
         return list({spec.locator: spec for spec in self.template.weights()}.values())
@@ -95,6 +99,11 @@ class Inspection:
         document = self._head()
         document["layers"] = [layer_json(path, layer, self.statistics) for path, layer in self.layers()]
         return {**document, **self._tail()}
+
+    def _bookkeeping_json(self) -> dict[str, Any]:
+        """`bookkeeping`, where the file holds any: with the layers and the optimizer's state all that is stored."""
+        found = [tensor_json(spec, self.statistics) for spec in self.bookkeeping_tensors()]
+        return {"bookkeeping": found} if found else {}
 
     def json_chunks(self, *, one_line: bool) -> Iterator[str]:
         """The same as text, piece by piece; on one line, or with one line a key and one a layer."""
@@ -142,6 +151,7 @@ class Inspection:
             "totals": self.totals(),
             "warnings": notices_json(self.warnings),
             "next": self.next_command,
+            **self._bookkeeping_json(),
             **({"signatures": self.signatures()} if self.signatures() else {}),
         }
 

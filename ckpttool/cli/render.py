@@ -225,7 +225,8 @@ def flat(found: Inspection, *, label: bool, quiet: bool) -> None:
     if not quiet:
         notices(found.warnings)
     listed = itertools.chain.from_iterable(layer.tensors for _, layer in found.layers())
-    for spec in itertools.chain(listed, found.optimizer_tensors()):
+    others = found.bookkeeping_tensors() if found.with_optimizer else ()
+    for spec in itertools.chain(listed, found.optimizer_tensors(), others):
         fields = [spec.name, _shape(spec.shape), spec.dtype, spec.locator]
         if found.statistics:
             measured = found.statistics.get(spec.locator)

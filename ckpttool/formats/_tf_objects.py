@@ -75,13 +75,16 @@ def place_by_keys(bundle: Bundle) -> Placed:
     """Without an object graph: paths of objects as they stand in the keys."""
     stored: list[Stored] = []
     slots: list[Stored] = []
+    graph: list[TensorSpec] = []
     for key, entry in bundle.entries.items():
         if key == KEY:
+            graph.append(TensorSpec((KEY,), entry.shape, entry.dtype_name, Role.BOOKKEEPING, locator=key))
             continue
         name = _object_path(key)
         each = Stored(name, entry.shape, entry.dtype_name, key)
         (slots if _SLOT_MARK in key else stored).append(each)
     placed = _tf_names.place(stored)
+    placed.loose += graph
     placed.loose += [
         TensorSpec(tuple(each.name.split("/")), each.shape, each.dtype, Role.OPTIMIZER, locator=each.locator)
         for each in slots
@@ -109,6 +112,7 @@ class _Walk:
         self._slots = {slot.node for slots in graph.slots.values() for slot in slots}
         self._weights = self._reachable()
         self._visited: set[int] = set()
+        self._doubled: dict[str, str] = {}  # key of a weight's second copy -> that of the first
         self._slot_names = names_in_slots(graph, self._optimizers, self._values, self._weights)
         self._useful = self._leading_to_weights()
 
@@ -260,21 +264,22 @@ class _Walk:
         """Weights that only lists of variables lead to: by their names; one that is stored twice, once."""
         if self._weights <= self._visited:
             return
-        twins = {(v.full_name, *_content(self._entries[v.key])) for v in root.all_variables() if v.full_name}
+        twins = {(v.full_name, *_content(self._entries[v.key])): v.key for v in root.all_variables() if v.full_name}
         rest: list[Stored] = []
-        twice = 0
         for node in sorted(self._weights - self._visited, key=self._public_first):
             variable = self._variable("", node)
             entry = self._entries[variable.key]
             twin = (variable.full_name, *_content(entry))
             if variable.full_name and twin in twins:
-                twice += 1
+                self._doubled[variable.key] = twins[twin]
                 continue
-            twins.add(twin)
+            twins[twin] = variable.key
             name = variable.full_name or _object_path(variable.key)
             rest.append(Stored(name, entry.shape, entry.dtype_name, variable.key))
-        if twice:
-            message = f"{twice} weights are stored twice with equal checksums; each is listed and written once"
+        if self._doubled:
+            message = (
+                f"{len(self._doubled)} weights are stored twice with equal checksums; each is listed and written once"
+            )
             placed.notices.append(Notice("stored-twice", message))
         names = {each.name for each in rest}
         if len(names) == len(rest):
@@ -296,6 +301,7 @@ class _Walk:
             for slot in slots:
                 if slot.node in self._values and slot.variable in self._values:
                     owners[self._values[slot.node].key] = (self._values[slot.variable].key, slot.name)
+        owners.update((key, (first, "copy")) for key, first in self._doubled.items())
         for node, (key, name) in self._copies.items():
             owners.setdefault(self._values[node].key, (key, name))
         copies = {self._values[node].key for node in self._copies}
@@ -303,11 +309,13 @@ class _Walk:
         of_optimizer = {self._values[node].key for node in self._below(self._optimizers) if node in self._values}
         weights = {self._values[node].key for node in self._weights}
         for key, entry in self._entries.items():
-            if key in done or key == KEY or key in weights:
+            if key in done or (key in weights and key not in self._doubled):
                 continue
             owner, slot_name = owners.get(key) or kept.get(key) or ("", "")
             role = Role.OPTIMIZER if owner or key in of_optimizer or _SLOT_MARK in key else Role.BOOKKEEPING
-            if key in copies:
+            if key in self._doubled:
+                role = Role.BOOKKEEPING
+            elif key in copies:
                 role = Role.BOOKKEEPING if owner in paths else Role.OPTIMIZER
             path = tuple(_object_path(key).split("/"))
             placed.loose.append(

@@ -25,6 +25,7 @@ BUNDLE, V1, SAVED_MODEL = "tf-checkpoint", "tf-checkpoint-v1", "saved-model"
 # Patterns are compiled when they are used: few paths need one, and all of them at import cost as much as a listing.
 _SHARD = r"(?s)(.*)\.data-(\d{5})-of-(\d{5})"
 _V1_SHARD = r"(?s)(.*)-(\d{5})-of-(\d{5})"
+_UNMERGED = r"part-\d{5}-of-\d{5}"  # in `<prefix>_temp…/`, until MergeV2Checkpoints makes one of them
 _STATED = rb"(?m)^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*\"((?:[^\"\\]|\\.)*)\""
 _ESCAPE = rb"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 _PLAIN_ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
@@ -299,7 +300,10 @@ def _chosen(folder: Path, places: list[Place], newest: Place | None, step: int |
         bases = {_base(place.prefix) for place in places}
         if len(places) > 1 and (len(bases) > 1 or None in steps.values()):
             names = ", ".join(sorted(os.path.basename(place.prefix) or ".index" for place in places)[:_SHOWN_STEPS])
-            raise UsageError(f"holds several checkpoints: {names}; give one's own path", path=folder)
+            what = "several checkpoints"
+            if all(re.fullmatch(_UNMERGED, os.path.basename(place.prefix)) for place in places):
+                what = "the parts of a checkpoint that several workers wrote and none merged"
+            raise UsageError(f"holds {what}: {names}; give one's own path", path=folder)
         chosen = max(places, key=lambda place: steps[place.prefix] or 0)
     if len(places) == 1:
         return chosen

@@ -52,6 +52,8 @@ def test_json_shows_the_key_of_each_tensor(folder: Path, capsys: Captured) -> No
         "checkpoint",
         "tensor-bundle",
     )
+    others = [each["stored_as"] for each in document["bookkeeping"]]
+    assert others == ["_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE"]
     _, out, _ = ckpttool(capsys, "inspect", "--flat", "run-7")
     assert f"layer_with_weights-1/image_embedding/kernel\t8×5\tfloat32\t{key}\n" in out
 
