@@ -9,7 +9,6 @@ import argparse
 import datetime
 import os
 import platform
-import shlex
 import shutil
 import statistics
 import subprocess
@@ -108,7 +107,6 @@ def cases(inputs: dict[str, Path], folder: Path) -> Iterator[Case]:
                ["cat", str(large)], 2.5)  # fmt: skip
     yield Case("statistics of 1 GB", ckpttool("inspect", "--stats", "--json", large), "reading it once (h5py)",
                script("h5py_read.py", large), 2.5)  # fmt: skip
-    yield from _diff(large, folder / "other-1gb.h5")
     yield from _tensorflow(folder)
 
 
@@ -134,24 +132,6 @@ def _tensorflow(folder: Path) -> Iterator[Case]:
     yield Case("extract 8 MB out of a checkpoint of 1 GB to `.npy`", extract, "tf.train.load_checkpoint",
                script("tensorflow_reads.py", "extract", "large", prefixes["large"], theirs), 1 / 15, [ours, theirs],
                missing=missing, runs=3)  # fmt: skip
-
-
-def _diff(large: Path, other: Path) -> Iterator[Case]:
-    """Two files of 1 GB with one value changed; once there is a command for it."""
-    sys.path.insert(0, str(ROOT))
-    from ckpttool.cli.main import COMMANDS
-
-    if "diff" not in COMMANDS:
-        return
-    missing = None if shutil.which("h5diff") else "h5diff (hdf5-tools) is not installed"
-    if not other.exists():
-        shutil.copyfile(large, other)
-        with other.open("r+b") as file:
-            file.seek(-1000, os.SEEK_END)
-            file.write(b"\x40\x40\x40\x40")
-    commands = (ckpttool("diff", large, other), ["h5diff", str(large), str(other)])
-    ours, theirs = (["sh", "-c", f"{shlex.join(command)} || test $? = 1"] for command in commands)
-    yield Case("diff of two files of 1 GB", ours, "h5diff", theirs, 0.5, missing=missing)
 
 
 def _file_editor(inputs: dict[str, Path], folder: Path) -> Iterator[Case]:

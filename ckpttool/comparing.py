@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from .migration.planning import Replacements, make_plan
 from .migration.transformations import apply
 from .predicting import FreshProcess, FreshProcessError, FreshResult, OldModel, Outputs, old_model, old_outputs
 from .probe import Probe
-from .reading import Reader
+from .reading import OnProgress, Progress, Reader
 from .reference import NoReferenceError
 from .sample_inputs import Case, tolerance
 from .source import Source, SourceOptions, open_source
@@ -38,6 +38,7 @@ class VerifyOptions:
     predict: bool = True
     replace: Mapping[str, str] = field(default_factory=dict)
     custom_objects: str | None = None
+    on_progress: OnProgress | None = None
 
 
 def verify(
@@ -50,6 +51,7 @@ def verify(
     replace: Mapping[str, str] | None = None,
     custom_objects: str | os.PathLike[str] | None = None,
     options: SourceOptions = SourceOptions(),
+    on_progress: OnProgress | None = None,
 ) -> Verification:
     """Prove that B is A: every template tensor, and the outputs on random inputs.
 
@@ -62,6 +64,7 @@ def verify(
     predict : compare outputs too; only tensors else
     replace, custom_objects : the user's own layers, as they were given to `migrate`
     options : how to read A
+    on_progress : called as tensors are compared
 
     Returns
     -------
@@ -72,7 +75,7 @@ def verify(
     CheckpointError : a file cannot be read
     """
     custom = None if custom_objects is None else os.fspath(custom_objects)
-    chosen = VerifyOptions(rtol, seed, predict, replace or {}, custom)
+    chosen = VerifyOptions(rtol, seed, predict, replace or {}, custom, on_progress)
     with open_source(a, options) as source:
         if is_zip(Path(b)):
             return verify_archive(source, Path(b), chosen)
@@ -115,7 +118,7 @@ def verify_archive(source: Source, path: Path, chosen: VerifyOptions, plan: Plan
                 reasons.append(error.message)
             count = len(list(plan.model.all_weights()))
             return Verification(_name(source), os.fspath(path), 0, count, 0, not_verified=tuple(reasons))
-    equal, transformed, differing = _archive_tensors(source, plan, found)
+    equal, transformed, differing = _archive_tensors(source, plan, found, chosen.on_progress)
     if not equal and not differing and not made:
         reasons.append("there is nothing to compare")
     prediction = None
@@ -150,9 +153,12 @@ def _old(source: Source, generation: int, seed: int, reasons: list[str]) -> tupl
     return old, made, outputs
 
 
-def _archive_tensors(source: Source, plan: Plan, found: FreshResult) -> tuple[int, int, list[str]]:
+def _archive_tensors(
+    source: Source, plan: Plan, found: FreshResult, on_progress: OnProgress | None
+) -> tuple[int, int, list[str]]:
     """Count equal tensors; name those that differ or are missing."""
     specs = {spec.path: spec for spec in source.template.weights()}
+    compared = _counter(specs.values(), on_progress)
     equal = transformed = 0
     differing: list[str] = []
     for path, layer in plan.model.walk():
@@ -166,7 +172,22 @@ def _archive_tensors(source: Source, plan: Plan, found: FreshResult) -> tuple[in
                 transformed += bool(weight.transformations)
             else:
                 differing.append("/".join(weight.source))
+            compared(specs[weight.source])
     return equal, transformed, differing
+
+
+def _counter(specs: Iterable[TensorSpec], on_progress: OnProgress | None) -> Callable[[TensorSpec], None]:
+    """What to call after each tensor, so that progress counts its bytes."""
+    total = sum(spec.nbytes for spec in specs)
+    done = 0
+
+    def compared(spec: TensorSpec) -> None:
+        nonlocal done
+        done = min(total, done + spec.nbytes)
+        if on_progress is not None:
+            on_progress(Progress(done, total, spec.name))
+
+    return compared
 
 
 def _variable(
@@ -243,11 +264,12 @@ def verify_checkpoint(source: Source, other: Source, chosen: VerifyOptions) -> V
     theirs = {spec.path: spec for spec in other.template.weights()}
     if not mine:
         raise UsageError("holds no weights to verify", path=source.path)
-    differing = [
-        spec.name
-        for path, spec in mine.items()
-        if path not in theirs or not _same_bits(source.reader, spec, other.reader, theirs[path])
-    ]
+    compared = _counter(mine.values(), chosen.on_progress)
+    differing: list[str] = []
+    for path, spec in mine.items():
+        if path not in theirs or not _same_bits(source.reader, spec, other.reader, theirs[path]):
+            differing.append(spec.name)
+        compared(spec)
     differing += [spec.name for path, spec in theirs.items() if path not in mine]
     reasons: list[str] = []
     prediction = None

@@ -142,7 +142,7 @@ class _Request:
 
 def _run(request: _Request) -> ConversionReport:
     path, options = request.path, request.options
-    target = request.target or default_output(path, options)
+    target = request.target or default_output(path, options, to=request.to)
     format_name = output_format(target, request.to)
     if options.theano:
         # A legacy file goes with its configuration, which says in which order the axes of a kernel are.
@@ -182,13 +182,15 @@ def _extra_inputs(options: SourceOptions) -> list[Path]:
     return [] if options.config is None else [Path(options.config)]
 
 
-def default_output(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Path:
-    """`<stem>-single` in the current folder, with the suffix that fits the source.
+def default_output(
+    path: str | os.PathLike[str], options: SourceOptions = SourceOptions(), *, to: str | None = None
+) -> Path:
+    """`<stem>-single` in the current folder, with the suffix of the format `to`, else the one that fits the source.
 
     `.keras` or `.weights.h5` where the source is one, `.safetensors` for TensorFlow's without JSON, else `.h5`.
     """
     with open_source(path, options) as source:
-        return default_name(path, source.whole.format, source.template.config is not None)
+        return default_name(path, source.whole.format, source.template.config is not None, to=to)
 
 
 def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:

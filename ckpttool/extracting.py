@@ -15,6 +15,7 @@ from .exports.dot_product_forms import dot_product_form, files_beside
 from .output import check_distinct, check_output, output_file, output_folder
 from .reading import BLOCK_BYTES, OnProgress, Reader
 from .registry import export_module, format_module
+from .reporting import megabytes
 from .selecting import describe_layers, find_layer, flattened
 from .source import Source, SourceOptions, open_source
 from .transforms import only
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .statistics import Statistics
 
 CONTAINERS = {".npz": "npz", ".safetensors": "safetensors", ".h5": "keras-h5", ".hdf5": "keras-h5"}
+SINGLE = {".npy": "npy", ".csv": "csv"}  # outputs that hold one tensor
 KERNEL_NAMES = ("kernel", "embeddings", "depthwise_kernel", "W", "embeddings_W")
 
 
@@ -46,6 +48,14 @@ class ExtractedLayer(Mapping[str, "np.ndarray"]):
     notes: tuple[str, ...]
     options: SourceOptions
     statistics: Mapping[str, Statistics | None]
+    written: tuple[TensorSpec, ...] = ()  # what went into the outputs
+    of_tensors: int = 0  # of the layer
+
+    def sentence(self) -> str:
+        """The receipt, the same in the terminal, the API and the JSON."""
+        parameters, nbytes = sum(spec.size for spec in self.written), sum(spec.nbytes for spec in self.written)
+        count = f"{len(self.written)} of {self.of_tensors} tensors"
+        return f"{self.name}: {count}, {parameters:,} parameters, {megabytes(nbytes)}"
 
     def _names(self) -> dict[str, TensorSpec]:
         return {"/".join(spec.path[len(self.path) :]) or spec.path[-1]: spec for spec in self.tensors}
@@ -99,6 +109,7 @@ class ExtractedLayer(Mapping[str, "np.ndarray"]):
                 for spec in self.tensors
             ],
             "outputs": list(self.outputs),
+            "receipt": self.sentence() if self.outputs else None,
             "notes": list(self.notes),
             "warnings": notices_json(self.warnings),
         }
@@ -157,15 +168,18 @@ def extract(
         job = _Job(source, where, found, specs, transpose, overwrite, on_progress)
         matrix = None if dot_product is None else job.matrix()
         notes: list[str] = []
+        written: tuple[TensorSpec, ...] = () if matrix is None else (matrix,)
         if output is not None:
-            notes += job.write(Path(output), single=tensor is not None, text=os.fspath(output))
+            into_file = job.goes_into(Path(output))
+            notes += job.write(Path(output), into_file, text=os.fspath(output))
+            written = tuple(dict.fromkeys((*into_file, *written)))
         if dot_product is not None and matrix is not None:
             notes += job.write_dot_product(os.fspath(dot_product), matrix)
         warnings = (*source.template.warnings, *_uncertain(source))
         measured = _statistics(source.reader, specs) if with_statistics else {}
         return ExtractedLayer(
             os.fspath(path), where, found.class_name, specs, source.wrapper, warnings,
-            tuple(os.fspath(each) for each in outputs), tuple(notes), options, measured,
+            tuple(os.fspath(each) for each in outputs), tuple(notes), options, measured, written, len(found.tensors),
         )  # fmt: skip
 
 
@@ -181,13 +195,19 @@ class _Job:
     overwrite: bool
     on_progress: OnProgress | None
 
-    def write(self, output: Path, *, single: bool, text: str) -> list[str]:
+    def goes_into(self, output: Path) -> tuple[TensorSpec, ...]:
+        """The tensors that an output of that name holds: one, or all that were asked for."""
+        if output.suffix.lower() in SINGLE and len(self.specs) > 1:
+            return (main_tensor(self.specs, self.where),)
+        return self.specs
+
+    def write(self, output: Path, chosen: tuple[TensorSpec, ...], *, text: str) -> list[str]:
         """Write one tensor, a file of all or a folder; returns what a person should know about it."""
         npy = export_module("npy")
         inputs = [self.source.path]
-        one = {".npy": "npy", ".csv": "csv"}.get(output.suffix.lower())
+        one = SINGLE.get(output.suffix.lower())
         if one is not None:
-            spec = self.specs[0] if single else main_tensor(self.specs, self.where)
+            (spec,) = chosen
             with output_file(output, overwrite=self.overwrite, inputs=inputs) as temporary:
                 export_module(one).write(
                     self.source.reader, spec, temporary, transpose=self.transpose, on_progress=self.on_progress

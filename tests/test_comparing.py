@@ -13,6 +13,7 @@ import pytest
 import ckpttool
 from ckpttool.errors import UsageError
 from ckpttool.keras_config import parse_config
+from ckpttool.reading import Progress
 from ckpttool.reference import NoReferenceError, reference_entry
 from ckpttool.sample_inputs import cases, input_kinds, tolerance
 from ckpttool.source import SourceOptions, open_source
@@ -39,6 +40,14 @@ def test_an_unwrapped_file_is_its_source_bit_for_bit(fixture_files: Path, tmp_pa
     assert found.verified
     assert (found.tensors, found.of_tensors, found.transformed) == (10, 10, 0)
     assert found.sentence() == "verified: 10 of 10 tensors equal"
+
+
+def test_progress_counts_the_bytes_that_are_compared(fixture_files: Path, tmp_path: Path) -> None:
+    ckpttool.unwrap(fixture_files / SOURCE, tmp_path / "base.h5")
+    steps: list[Progress] = []
+    ckpttool.verify(fixture_files / SOURCE, tmp_path / "base.h5", predict=False, on_progress=steps.append)
+    assert len(steps) == 10
+    assert steps[-1] == Progress(664, 664, "kind/bias")
 
 
 def test_one_changed_value_is_named(fixture_files: Path, tmp_path: Path) -> None:

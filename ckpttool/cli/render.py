@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 TREE_ROWS = 500  # a longer listing is written as plain lines as it comes, also on a terminal
 STATISTICS_COLUMNS = ("min", "max", "mean", "std", "zeros", "nan", "inf")  # behind the four of a flat listing
+# Who wrote a file that names no version, by the start of its format's name.
+_WRITERS = {"keras": "an unnamed Keras", "tf": "an unnamed TensorFlow", "saved": "an unnamed TensorFlow"}
 _SHOWN_DIFFERENCES = 20  # tensors that differ, named one a line: the report has them all
 _SHOWN_SHAPES = 6  # tensors of one layer on its line
 
@@ -238,9 +240,9 @@ def flat(found: Inspection, *, label: bool, quiet: bool) -> None:
 def _heading(found: Inspection, verbose: bool) -> Iterator[str]:
     whole = found.whole
     versions = (("Keras", whole.written_by.keras), ("TensorFlow", whole.written_by.tensorflow))
-    library = "Keras" if whole.format.startswith("keras") else "TensorFlow"
-    writer = ", ".join(f"{name} {version}" for name, version in versions if version) or f"an unnamed {library}"
+    writer = ", ".join(f"{name} {version}" for name, version in versions if version)
     backend = f" on {whole.written_by.backend}" if whole.written_by.backend and not whole.written_by.tensorflow else ""
+    writer = writer or _WRITERS.get(whole.format.partition("-")[0], "a library that it does not name")
     compiled = ", compiled" if whole.training_config is not None else ""
     what = {"model": "full model", "weights": "weights only"}.get(whole.kind, whole.kind)
     yield f"{found.path}: {what}{compiled}, {whole.format}, written by {writer}{backend}"
@@ -338,8 +340,7 @@ def extracted(layer: ExtractedLayer, *, quiet: bool) -> None:
             say(note)
     if layer.outputs:
         if not quiet:
-            count = sum(spec.size for spec in layer.tensors)
-            say(f"{layer.name}: {len(layer.tensors)} tensors, {count:,} parameters")
+            say(layer.sentence())
         for output in layer.outputs:
             out(output)
         return

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command("unwrap", cls=shared.JsonCommand, short_help="Write the single-GPU model out of a multi-GPU file.")
 @shared.path_arg
-@click.option("-o", "--output", metavar="OUT", help="The new file; by default <stem>-single.h5 or .keras here.")
+@click.option(
+    "-o", "--output", metavar="OUT", help="The new file; by default <stem>-single here, with a suffix that fits."
+)
 @click.option("--to", metavar="FORMAT", help="The output's format, where its suffix does not say it.")
 @click.option("--weights-only", is_flag=True, help="Leave the configuration out.")
 @shared.dtype_opt

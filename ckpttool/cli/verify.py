@@ -36,7 +36,7 @@ def verify(
     """
     found = ckpttool.verify(
         a, b, rtol=rtol, seed=seed, predict=not no_predict, replace=replace, custom_objects=custom_objects,
-        options=options,
+        options=options, on_progress=render.progress(quiet),
     )  # fmt: skip
     if json_form is not None:
         render.json_out([found.to_json()], json_form)

@@ -10,9 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,20 +44,6 @@ def damaged(path: Path, what: str, error: Exception) -> NoReturn:
         raise error
     reason = " ".join(str(error).split())[:200]
     raise CorruptCheckpointError(f"{what} cannot be read ({reason}); the file is damaged", path=path) from error
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """Turn what h5py raises while it writes, also when it closes on a full disk, into the system's error."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        number = re.search(r"errno = (\d+)", str(error))
-        if number is None:
-            if isinstance(error, OSError):
-                raise
-            raise OSError(f"HDF5 could not write it ({' '.join(str(error).split())[:200]})") from error
-        raise OSError(int(number.group(1)), os.strerror(int(number.group(1)))) from error
 
 
 class Hdf5File:

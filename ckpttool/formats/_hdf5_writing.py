@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import numpy as np
 
 from ..checkpoint import ITEM_BYTES, TensorSpec
 from ..errors import UnsupportedError
+
+_OPAQUE = ("bfloat", "float8")
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def writing() -> Iterator[None]:
 
 
 def allocate(group: h5py.Group, name: str, spec: TensorSpec) -> int | None:
-    """Make a contiguous dataset with room for its values and nothing written yet.
+    """Make a contiguous dataset with room for its values and nothing written yet; a `/` in its name makes groups.
 
     Returns
     -------
@@ -41,16 +44,30 @@ def allocate(group: h5py.Group, name: str, spec: TensorSpec) -> int | None:
     """
     if spec.dtype not in ITEM_BYTES:
         raise UnsupportedError(f"{spec.name}: HDF5 of Keras holds no {spec.dtype} tensors")
-    # HDF5 has no type for bfloat16 and float8: h5py stores those of ml_dtypes as opaque bytes.
-    opaque = spec.dtype.startswith(("bfloat", "float8"))
-    dtype = np.dtype(f"V{ITEM_BYTES[spec.dtype]}") if opaque else np.dtype(spec.dtype)
+    properties, links = _properties()
+    space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    encoded = name.encode("utf-8", "surrogateescape")
+    dataset = h5py.h5d.create(group.id, encoded, _kind(spec.dtype), space, properties, links)
+    if spec.dtype.startswith(_OPAQUE):
+        h5py.Dataset(dataset).attrs["dtype"] = spec.dtype  # the mark that Keras 3 puts on them in its own layout
+    offset: int | None = dataset.get_offset() if spec.nbytes else None
+    return offset
+
+
+@functools.cache
+def _kind(dtype: str) -> h5py.h5t.TypeID:
+    """HDF5's type of a logical dtype; h5py stores those of ml_dtypes as opaque bytes, for which HDF5 has no type."""
+    name = f"V{ITEM_BYTES[dtype]}" if dtype.startswith(_OPAQUE) else dtype
+    return h5py.h5t.py_create(np.dtype(name), logical=True)
+
+
+@functools.cache
+def _properties() -> tuple[h5py.h5p.PropDCID, h5py.h5p.PropLCID]:
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_layout(h5py.h5d.CONTIGUOUS)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     properties.set_obj_track_times(False)  # equal inputs give equal files
-    space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    kind = h5py.h5t.py_create(dtype, logical=True)
-    dataset = h5py.h5d.create(group.id, name.encode("utf-8", "surrogateescape"), kind, space, properties)
-    offset: int | None = dataset.get_offset() if spec.nbytes else None
-    return offset
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    return properties, links

@@ -139,8 +139,6 @@ def _lay_out(file: h5py.File, groups: Sequence[StoredGroup], base: int) -> list[
             group.attrs["name"] = each.title
         for number, spec in enumerate(each.tensors):
             offset = allocate(group, str(number), spec)
-            if spec.dtype == "bfloat16":
-                group[str(number)].attrs["dtype"] = "bfloat16"
             if offset is not None:
                 places.append((spec, base + offset))
     return places

@@ -5,7 +5,6 @@ The structure is written through HDF5, with room for the values; the values then
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..checkpoint import ITEM_BYTES, Checkpoint, Layer, Role, TensorSpec, WrittenBy
+from ..checkpoint import Checkpoint, Layer, Role, TensorSpec, WrittenBy
 from ..copying import copy_tensors
 from ..errors import UnsupportedError
 from ..flat_order import default_order
@@ -22,9 +21,8 @@ from ..keras_config import LayerConfig, ModelConfig
 from ..reading import OnProgress
 from ..reading import Reader as SourceReader
 from ..transforms import model_config
-from ._hdf5 import writing
+from ._hdf5_writing import allocate, writing
 
-_OPAQUE = ("bfloat", "float8")
 ATTRIBUTE_LIMIT_BYTES = 64_512  # Keras splits a longer list into name0, name1 (legacy_h5_format.py, Keras 3.15)
 TOP_LEVEL = "top_level_model_weights"  # a group of the model's own variables; it is not in layer_names
 
@@ -89,9 +87,9 @@ def _write_group(group: h5py.Group, named: Sequence[tuple[str, TensorSpec]]) -> 
     _write_names(group, "weight_names", [name for name, _ in named])
     places: list[tuple[TensorSpec, int]] = []
     for name, spec in named:
-        dataset = _allocate(group, name, spec)
-        if spec.nbytes:
-            places.append((spec, dataset.get_offset()))
+        offset = allocate(group, name, spec)
+        if offset is not None:
+            places.append((spec, offset))
     return places
 
 
@@ -153,37 +151,6 @@ def _require_group(root: h5py.Group, name: str) -> h5py.Group:
     for part in name.encode("utf-8", "surrogateescape").split(b"/"):
         place = h5py.h5g.open(place, part) if place.links.exists(part) else h5py.h5g.create(place, part)
     return h5py.Group(place)
-
-
-def _allocate(group: h5py.Group, name: str, spec: TensorSpec) -> h5py.h5d.DatasetID:
-    """A contiguous dataset with room for its values and nothing written yet."""
-    if spec.dtype not in ITEM_BYTES:
-        raise UnsupportedError(f"{spec.name}: HDF5 of Keras holds no {spec.dtype} tensors")
-    properties, links = _properties()
-    space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    dataset = h5py.h5d.create(group.id, _ascii(name), _kind(spec.dtype), space, properties, links)
-    if spec.dtype.startswith(_OPAQUE):
-        h5py.Dataset(dataset).attrs["dtype"] = spec.dtype  # the mark that Keras 3 puts on them in its own layout
-    return dataset
-
-
-@functools.cache
-def _kind(dtype: str) -> h5py.h5t.TypeID:
-    """HDF5's type of a logical dtype; h5py stores those of ml_dtypes as opaque bytes, for which HDF5 has no type."""
-    name = f"V{ITEM_BYTES[dtype]}" if dtype.startswith(_OPAQUE) else dtype
-    return h5py.h5t.py_create(np.dtype(name), logical=True)
-
-
-@functools.cache
-def _properties() -> tuple[h5py.h5p.PropDCID, h5py.h5p.PropLCID]:
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_layout(h5py.h5d.CONTIGUOUS)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    properties.set_obj_track_times(False)  # equal inputs give equal files
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    return properties, links
 
 
 def _write_versions(holder: h5py.Group, written_by: WrittenBy) -> None:

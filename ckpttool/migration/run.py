@@ -76,7 +76,7 @@ def migrate(
     """
     target = Path(output)
     kind = target_kind(target, to)
-    chosen = VerifyOptions(replace=replace_layers or {}, custom_objects=_text(custom_objects))
+    chosen = VerifyOptions(replace=replace_layers or {}, custom_objects=_text(custom_objects), on_progress=on_progress)
     with open_source(path, options) as source:
         require_proof(source.wrapper, os.fspath(path), "migrate", os.fspath(target))
         inputs = [source.path, *([] if options.config is None else [Path(options.config)])]

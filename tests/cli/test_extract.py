@@ -34,6 +34,22 @@ def digest(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
+@pytest.mark.parametrize(("arguments", "receipt"), [
+    (["-o", "kernel.npy"], "1 of 2 tensors, 40 parameters, 160 B"),
+    (["--tensor", "bias", "-o", "bias.csv"], "1 of 2 tensors, 5 parameters, 20 B"),
+    (["--dot-product", "scores.py"], "1 of 2 tensors, 40 parameters, 160 B"),
+    (["--dot-product", "scores.py", "-o", "all.npz"], "2 of 2 tensors, 45 parameters, 180 B"),
+])  # fmt: skip
+def test_the_receipt_counts_what_was_written(
+    arguments: list[str], receipt: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["extract", str(TOWERS), "--layer", "image_embedding", *arguments]
+    assert run(command) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"tower/image_embedding: {receipt}"
+    assert run([*command, "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["receipt"] == f"tower/image_embedding: {receipt}"
+
+
 def test_the_kernel_as_npy_and_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["extract", str(TOWERS), "--layer", "image_embedding", "-o", "kernel.npy"]) == 0
     out, err = capsys.readouterr()

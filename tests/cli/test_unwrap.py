@@ -41,6 +41,12 @@ def test_the_default_name(name: str, output: str, tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out == f"{output}\n"
 
 
+def test_the_default_name_has_the_suffix_of_the_format_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for to, suffix in (("npz", "npz"), ("safetensors", "safetensors"), ("keras-weights", "weights.h5")):
+        assert run(["unwrap", str(WRAPPED), "--to", to]) == 0
+        assert capsys.readouterr().out == f"keras-2.2.4-sequential-single.{suffix}\n"
+
+
 def test_quiet_says_the_path_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["unwrap", str(WRAPPED), "-q", "-o", "base.h5"]) == 0
     assert capsys.readouterr() == ("base.h5\n", "")
