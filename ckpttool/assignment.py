@@ -12,7 +12,7 @@ from dataclasses import replace
 from . import weight_names
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .errors import WeightsMismatchError
-from .flat_order import Leaf, holds_model
+from .flat_order import Leaf, holds_model, leaves_of
 from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import Variable, expected_variables
 
@@ -74,6 +74,7 @@ def _renamed(groups: Sequence[Layer], layers: Sequence[Layer]) -> Iterator[Notic
         strange = [
             "/".join(stored[spec.locator])
             for path, layer in nested[group.name].walk()
+            if not layer.layers  # a model's own variables have no scope
             for spec in layer.tensors
             if weight_names.matches(stored[spec.locator], path[-1].split("/"), loosely=True) is None
         ]
@@ -158,9 +159,33 @@ def _assign_layer(config: LayerConfig, group: Layer | None, marks: bool, notices
     if holds_model(config):
         from .flat_assignment import assign_flat  # only a nested model needs it: a listing should start at once
 
-        found = assign_flat(config, tensors, freezing_marks_layers=marks, notices=notices, path=path)
-        return _build(config, (config.name,), found)
+        layers, own = _without_own(config, tensors)
+        found = assign_flat(config, layers, freezing_marks_layers=marks, notices=notices, path=path)
+        return _build(config, (config.name,), {**found, (config.name,): own} if own else found)
     return _leaf(config, (config.name,), _assign_leaf(Leaf((config.name,), config), tensors, path))
+
+
+def _without_own(
+    config: LayerConfig, tensors: Sequence[TensorSpec]
+) -> tuple[Sequence[TensorSpec], tuple[TensorSpec, ...]]:
+    """The tensors of layers, and those of the nested model itself, whose names have no scope: `memory:0`.
+
+    tf.keras lists variables that were set as attributes of a model, or added by its `add_weight`, behind those of the
+    layers, trainable ones first (tensorflow/python/keras/engine/training.py, TF 2.3). A name without a scope is theirs
+    only where every other name has one: names of Keras 1 have none.
+    """
+    named = [weight_names.clean(spec.path[1:]) for spec in tensors]
+    bare = [len(parts) == 1 and weight_names.variable(parts) is None for parts in named]
+    if not any(bare) or all(bare) or any(len(parts) == 1 and not own for parts, own in zip(named, bare, strict=True)):
+        return tensors, ()
+    leaves = [leaf.config.name.split("/") for leaf in leaves_of(config, ())]
+    for parts, own in zip(named, bare, strict=True):
+        if own and any(weight_names.matches(parts, leaf, loosely=True) is not None for leaf in leaves):
+            return tensors, ()
+    pairs = list(zip(tensors, named, bare, strict=True))
+    return [spec for spec, _, own in pairs if not own], tuple(
+        replace(spec, path=(config.name, *parts)) for spec, parts, own in pairs if own
+    )
 
 
 def _assign_leaf(leaf: Leaf, tensors: Sequence[TensorSpec], path: object) -> tuple[TensorSpec, ...]:
@@ -208,7 +233,7 @@ def _build(config: LayerConfig, prefix: tuple[str, ...], found: dict[tuple[str, 
         inside = (_build(config.inner, (*prefix, config.inner.name), found),)
     else:
         return _leaf(config, prefix, found.get(prefix, ()))
-    return Layer(config.name, config.class_name, (), inside, config.trainable, config.calls)
+    return Layer(config.name, config.class_name, found.get(prefix, ()), inside, config.trainable, config.calls)
 
 
 def _leaf(config: LayerConfig, prefix: tuple[str, ...], tensors: tuple[TensorSpec, ...]) -> Layer:
@@ -219,8 +244,10 @@ def _by_names(group: Layer) -> Layer:
     """Without a configuration: the group's own tensors, or, where scopes name other layers, those as layers inside."""
     own = group.name.split("/")
     scopes: dict[tuple[str, ...], list[TensorSpec]] = {}
-    for spec in group.tensors:
-        parts = weight_names.without_cells(weight_names.clean(spec.path[1:]))
+    named = [weight_names.without_cells(weight_names.clean(spec.path[1:])) for spec in group.tensors]
+    front = weight_names.scopes_in_front(named, own)
+    for spec, stored in zip(group.tensors, named, strict=True):
+        parts = stored[front:]
         if len(parts) == 1 or _own_scope(parts, own):
             key: tuple[str, ...] = ()
             inner = weight_names.inside(parts, own)

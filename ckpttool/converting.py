@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .beside import config_beside, weights_beside
 from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
+from .custom_classes import custom_notices
 from .default_names import default_name
 from .errors import EmptyResultError, UnsupportedError, UsageError
 from .folding import reading_notices
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress
 from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
+from .replicas import EqualReplicas
 from .reporting import ConversionReport, TensorRecord, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import without_roles
@@ -45,6 +48,7 @@ def unwrap(
     to: str | None = None,
     weights_only: bool = False,
     dtype: str | None = None,
+    keep_optimizer: bool = False,
     report: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     overwrite: bool = False,
@@ -60,6 +64,8 @@ def unwrap(
     to : the output's format, where its suffix does not say it
     weights_only : leave the configuration out
     dtype : "float16", "bfloat16" or "float32" for all floating weights
+    keep_optimizer : carry the optimizer's state over, from legacy HDF5 to legacy HDF5 and from '.keras' to
+        '.keras'; elsewhere the report says why it is left out
     report : a new JSON file for the map from each stored tensor to each written one, with sha256
     dry_run : write nothing; the returned report says what would be written
     overwrite : replace existing outputs
@@ -79,7 +85,18 @@ def unwrap(
     """
     target = Path(output) if output is not None else None
     request = _Request(
-        "unwrap", path, target, to, weights_only, dtype, report, dry_run, overwrite, options, on_progress
+        "unwrap",
+        path,
+        target,
+        to,
+        weights_only,
+        dtype,
+        report,
+        dry_run,
+        overwrite,
+        options,
+        on_progress,
+        keep_optimizer,
     )
     return _run(request)
 
@@ -138,6 +155,7 @@ class _Request:
     overwrite: bool
     options: SourceOptions
     on_progress: OnProgress | None
+    keep_optimizer: bool = False
 
 
 def _run(request: _Request) -> ConversionReport:
@@ -151,13 +169,17 @@ def _run(request: _Request) -> ConversionReport:
     outputs = [target] if report is None else [target, report]
     check_distinct(outputs)
     with open_source(path, options) as source:
-        require_proof(source.wrapper, os.fspath(path), request.command, os.fspath(target))
+        beside = config_beside(source.path) if source.whole.config is None else None
+        require_proof(source.wrapper, os.fspath(path), request.command, os.fspath(target), config_beside=beside)
         for each in outputs:
             check_output(each, overwrite=request.overwrite, inputs=[*source.files(), *_extra_inputs(options)])
         if request.command == "convert":
             plan = plan_convert(source, target, format_name, weights_only=request.weights_only)
         else:
-            plan = plan_unwrap(source, target, format_name, weights_only=request.weights_only, options=options)
+            plan = plan_unwrap(
+                source, target, format_name,
+                weights_only=request.weights_only, keep_optimizer=request.keep_optimizer, options=options,
+            )  # fmt: skip
         plan = _about_format(source, plan)
         if format_name == "keras-archive":
             plan = _rebuilt(source, plan, request)
@@ -238,7 +260,13 @@ def output_format(output: Path, to: str | None) -> str:
 
 
 def plan_unwrap(
-    source: Source, output: Path, format_name: str, *, weights_only: bool, options: SourceOptions = SourceOptions()
+    source: Source,
+    output: Path,
+    format_name: str,
+    *,
+    weights_only: bool,
+    keep_optimizer: bool = False,
+    options: SourceOptions = SourceOptions(),
 ) -> Plan:
     """Decide what to write and what to say about it.
 
@@ -248,22 +276,37 @@ def plan_unwrap(
     """
     template = without_roles(source.template, Role.OPTIMIZER, Role.BOOKKEEPING)
     template = replace(template, training_config=None)
+    if keep_optimizer:
+        from .kept_optimizer import with_optimizer
+
+        template = with_optimizer(source, template, format_name, weights_only=weights_only)
     if weights_only and not _needs_config(format_name):
         template = replace(template, config=None, kind="weights")
     if format_name == "keras-h5":
         config, notices = written_config(template)
         template = replace(template, config=config).with_warnings(*notices)
     if not any(True for _ in template.weights()):
-        raise EmptyResultError("holds no weights, so there is nothing to write", path=source.path)
+        raise EmptyResultError(_empty(source), path=source.path)
+    template = template.with_warnings(*custom_notices(template))
     notes: list[str] = []
     if source.wrapper is None:
         notes.append("no data-parallel wrapper found: written as it is")
+    elif source.wrapper.twins and not source.wrapper.assumed:
+        copies = sum(len(twins) for _, twins in source.wrapper.twins)
+        notes.append(f"{copies} tensors are copies, each compared value by value as it was read")
     if source.template.config is None and not weights_only:
         notes.append("the source holds no configuration: weights only")
     if format_name == "keras-h5":
         notes.extend(_order_note(source, template))
         notes.extend(_keras3_note(source, template, output, options))
     return Plan(output, format_name, template, tuple(notes), source.wrapper)
+
+
+def _empty(source: Source) -> str:
+    beside = weights_beside(source.path)
+    return "holds no weights, so there is nothing to write" + (
+        f"; beside it {', '.join(beside)} does" if beside else ""
+    )
 
 
 def plan_convert(source: Source, output: Path, format_name: str, *, weights_only: bool) -> Plan:
@@ -276,7 +319,7 @@ def plan_convert(source: Source, output: Path, format_name: str, *, weights_only
     whole = source.whole
     notes: list[str] = []
     if next(whole.weights(), None) is None:
-        raise EmptyResultError("holds no weights, so there is nothing to write", path=source.path)
+        raise EmptyResultError(_empty(source), path=source.path)
     if source.wrapper is not None:
         over = f" over {source.wrapper.replicas}" if source.wrapper.replicas else ""
         notes.append(f"the wrapper is kept: {source.wrapper.kind}{over}; 'ckpttool unwrap' takes it out")
@@ -353,14 +396,17 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
         nbytes=sum(spec.nbytes for spec in specs),
         wrapper=plan.removed,
         optimizer_left_out=bool(source.whole.optimizer_tensors()) and not plan.checkpoint.optimizer_tensors(),
+        optimizer_kept=len(plan.checkpoint.optimizer_tensors()),
         warnings=tuple(warnings),
         notes=plan.notes,
     )
 
 
 def _left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
-    """Weights outside the template; a proven wrapper has none."""
+    """Weights outside the template; a proven wrapper has none but copies."""
     kept = {spec.locator for spec in written}
+    if source.wrapper is not None:
+        kept |= {twin.locator for spec, twins in source.wrapper.twins if spec.locator in kept for twin in twins}
     left = [spec.name for spec in source.whole.weights() if spec.locator not in kept]
     if not left:
         return []
@@ -369,13 +415,16 @@ def _left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
 
 
 def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgress | None) -> None:
+    reader = source.reader
+    if plan.removed is None and isinstance(reader, EqualReplicas):
+        reader = reader.inner
     with output_file(plan.output, overwrite=overwrite, inputs=source.files()) as temporary:
         if plan.migration is not None:
             from .migration.run import write_archive
 
             write_archive(replace(source, template=plan.checkpoint), plan.migration, temporary, on_progress=on_progress)
             return
-        format_module(plan.format_name).write(source.reader, plan.checkpoint, temporary, on_progress=on_progress)
+        format_module(plan.format_name).write(reader, plan.checkpoint, temporary, on_progress=on_progress)
 
 
 def _records(source: Source, plan: Plan) -> Iterator[TensorRecord]:

@@ -119,6 +119,10 @@ class AmbiguousWeightsError(CheckpointError, ValueError):
     """The stored weights fit several layers, and nothing in the file decides."""
 
 
+class ReplicasDifferError(CheckpointError, ValueError):
+    """Models that should be copies of one hold different values, so that none of them is the template."""
+
+
 class OutputError(CheckpointError, OSError):
     """The output could not be written; nothing is left behind."""
 

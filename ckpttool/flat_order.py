@@ -93,6 +93,11 @@ def default_order(model: ModelConfig) -> Order:
     return (*trainable, *other)
 
 
+def trainable_order(model: ModelConfig) -> tuple[Slot, ...]:
+    """The trainable variables by the configuration's own flags, in model order, as an optimizer takes them."""
+    return tuple(_split(model, (), {})[0])
+
+
 def _nested_models(model: ModelConfig, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], LayerConfig]]:
     for layer in model.layers:
         current, path = layer, (*prefix, layer.name)

@@ -8,11 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from .beside import config_beside, weights_beside
 from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
+from .custom_classes import custom_notices
 from .default_names import default_name, stem_of
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
+from .optimizer_slots import optimizer_of, with_named_slots
 from .reading import OnProgress, Progress
 from .registry import TENSORFLOW_FORMATS
 from .selecting import fits
@@ -85,10 +88,12 @@ class Inspection:
     def optimizer(self) -> dict[str, Any] | None:
         """Class and number of tensors of the optimizer, or None where the file holds none."""
         tensors = self.whole.optimizer_tensors()
-        class_name = _optimizer_class(self.whole.training_config)
+        known = optimizer_of(self.whole.training_config)
+        class_name = None if known is None else known.class_name
         if not tensors and class_name is None:
             return None
-        return {"class_name": class_name, "tensors": len(tensors)}
+        found: dict[str, Any] = {"class_name": class_name, "tensors": len(tensors)}
+        return {**found, "wrappers": list(known.wrappers)} if known is not None and known.wrappers else found
 
     def signatures(self) -> list[dict[str, Any]]:
         """A SavedModel's signatures: name, inputs and outputs."""
@@ -223,7 +228,7 @@ def inspect(
         embeddings = tuple("/".join(where) for where, _ in embedding_candidates(source.template))
         inspection = Inspection(
             path=os.fspath(path),
-            whole=source.whole,
+            whole=with_named_slots(source.whole) if optimizer else source.whole,
             template=source.template,
             wrapper=source.wrapper,
             embeddings=embeddings,
@@ -260,14 +265,16 @@ def _statistics(source: Source, inspection: Inspection, on_progress: OnProgress 
 def _warnings(source: Source) -> tuple[Notice, ...]:
     notices = [*source.whole.warnings, *changed_defaults(source.template)]
     if source.wrapper is not None and not source.wrapper.certain:
-        notices.append(
-            Notice(
-                "wrapper-not-proven",
-                "a weights-only file cannot prove its wrapper; --config with the model's JSON does, "
-                "--assume-wrapper takes it as given",
-                "/".join(source.wrapper.template),
-            )
-        )
+        why = "its slices hold no numbers that prove it; "
+        if source.whole.config is None:
+            why = "a weights-only file cannot prove its wrapper; --config with the model's JSON does, "
+        message = f"{why}--assume-wrapper takes it as given"
+        notices.append(Notice("wrapper-not-proven", message, "/".join(source.wrapper.template)))
+    beside = config_beside(source.path) if source.whole.kind == "weights" and source.whole.config is None else None
+    if beside is not None:
+        message = f"'{beside}' beside it may be its configuration; it is used when asked for: --config {beside}"
+        notices.append(Notice("config-beside", message, beside))
+    notices.extend(custom_notices(source.template))
     if source.whole.format not in TENSORFLOW_FORMATS:
         from .theano import theano_notice
 
@@ -275,7 +282,9 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
         if theano is not None:
             notices.append(theano)
     if next(source.template.weights(), None) is None:
-        notices.append(Notice("no-weights", "the model holds no weights"))
+        found = weights_beside(source.path)
+        holders = f"; beside it {', '.join(found)} does" if found else ""
+        notices.append(Notice("no-weights", f"the model holds no weights{holders}", found[0] if found else None))
     lambdas = _lambdas(source.template)
     if lambdas:
         notices.append(
@@ -305,7 +314,8 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
     if source.wrapper is not None and not source.wrapper.certain:
         unwrap = command_line("ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", output)
     model = model_config(source.template)
-    if model is not None and not _is_keras3(model):
+    proven = source.wrapper is None or source.wrapper.certain
+    if model is not None and proven and not _is_keras3(model):
         if output.endswith(".keras"):
             unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
         return replace(inspection, next_command=migrate, unwrap_command=unwrap if source.wrapper else None)
@@ -323,18 +333,3 @@ def _is_keras3(model: ModelConfig) -> bool:
     from .keras3_layout import is_keras3
 
     return is_keras3(model.raw)
-
-
-def _optimizer_class(training_config: str | None) -> str | None:
-    """The optimizer's class as the training configuration names it."""
-    if training_config is None:
-        return None
-    try:
-        document = json.loads(training_config)
-    except (ValueError, RecursionError):
-        return None
-    entry = (document.get("optimizer_config") or document.get("optimizer")) if isinstance(document, dict) else None
-    if isinstance(entry, str):
-        return entry
-    name = entry.get("class_name") if isinstance(entry, dict) else None
-    return name.rpartition(">")[2] if isinstance(name, str) else None

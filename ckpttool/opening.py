@@ -101,19 +101,27 @@ def _may_fit(probe: Probe, name: str) -> bool:
 
 
 def read_config(path: str | os.PathLike[str], limits: Limits = Limits()) -> ModelConfig:
-    """The model configuration in a JSON file or in another checkpoint.
+    """The model configuration in a file of JSON or YAML, or in another checkpoint.
 
     Raises
     ------
     ConfigError : the file holds none
     """
     from .keras_config import parse_config
+    from .keras_yaml import looks_like_yaml
 
     probe = Probe(path, limits)
     if probe.head.lstrip()[:1] in (b"{", b'"'):
         if probe.size_bytes > limits.max_config_bytes:
             raise ConfigError("too large for a model configuration", path=path)
         return parse_config(Path(path).read_text("utf-8", "surrogateescape"), limits, path=path)
+    if looks_like_yaml(probe.head):
+        from .keras_yaml import to_json
+
+        if probe.size_bytes > limits.max_config_bytes:
+            raise ConfigError("too large for a model configuration", path=path)
+        text = to_json(Path(path).read_text("utf-8", "surrogateescape"), limits, path=path)
+        return parse_config(text, limits, path=path)
     try:
         match = recognise(probe)
         with format_module(match.format).Reader(probe) as reader:
@@ -121,7 +129,7 @@ def read_config(path: str | os.PathLike[str], limits: Limits = Limits()) -> Mode
     finally:
         probe.close()
     if text is None:
-        raise ConfigError("holds no model configuration; give model JSON or a full model", path=path)
+        raise ConfigError("holds no model configuration; give model JSON or YAML, or a full model", path=path)
     return parse_config(text, limits, path=path)
 
 

@@ -72,6 +72,7 @@ FORMAT_EXTRAS: dict[str, tuple[str, ...]] = {  # optional packages: migration an
 WRAPPERS: dict[str, str] = {
     "multi_gpu_model": "ckpttool.wrappers.multi_gpu_model",
     "mirrored": "ckpttool.wrappers.mirrored",
+    "data_parallel": "ckpttool.wrappers.data_parallel",
 }
 
 EXPORTS: dict[str, str] = {

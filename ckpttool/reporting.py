@@ -44,6 +44,7 @@ class ConversionReport:
     records: tuple[TensorRecord, ...] = ()
     source_sha256: str | None = None
     dry_run: bool = False
+    optimizer_kept: int = 0  # tensors of the optimizer's state that were written
 
     def sentence(self) -> str:
         """The receipt, the same in the terminal, the API and the report."""
@@ -54,8 +55,10 @@ class ConversionReport:
                 text += f"; copies of {count} replicas folded into one"
             else:
                 text += f"; {count} replicas removed" if count else "; the wrapper removed"
+        if self.optimizer_kept:
+            text += f"; optimizer state kept, {self.optimizer_kept} tensors"
         if self.optimizer_left_out:
-            text += "; optimizer state left out"
+            text += "; optimizer state left out (--keep-optimizer)"
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -75,6 +78,7 @@ class ConversionReport:
             "bytes": self.nbytes,
             "wrapper": None if self.wrapper is None else self.wrapper.to_json(),
             "optimizer_left_out": self.optimizer_left_out,
+            "optimizer_kept": self.optimizer_kept,
             "warnings": notices_json(self.warnings),
             "notes": list(self.notes),
             "map": [

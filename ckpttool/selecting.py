@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -15,7 +16,13 @@ MAX_SHOWN = 20  # candidates in one message: more do not help
 
 
 def fits(path: tuple[str, ...], pattern: str) -> bool:
-    """Whether a layer's path fits a name, a path from the end, a path from the top (`/a/b`) or a glob."""
+    r"""Whether a layer's path fits a name, a path from the end, a path from the top (`/a/b`) or a glob.
+
+    A slash inside of a name may be written `\/`, to tell layer `a/b` from layer `b` of model `a`.
+    """
+    if "\\/" in pattern:
+        parts = tuple(part.replace("\\/", "/") for part in re.split(r"(?<!\\)/", pattern.removeprefix("/")))
+        return path == parts if pattern.startswith("/") else path[-len(parts) :] == parts
     text = "/".join(path)
     if pattern.startswith("/"):
         return text == pattern[1:] or fnmatchcase(text, pattern[1:])
@@ -57,6 +64,8 @@ def find_layer(checkpoint: Checkpoint, pattern: str, *, path: object = None) -> 
         [each for each in _parts(layers) if fits(each[0], pattern)],
         [(where, layer) for where, layer in layers if layer.tensors and strip_suffix(where[-1]) == pattern],
     ):
+        if len(fitting) > 1 and pattern.startswith("/"):  # `/a/b` is b of a before it is a layer called `a/b`
+            fitting = [each for each in fitting if each[0] == tuple(pattern[1:].split("/"))] or fitting
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
@@ -81,9 +90,11 @@ def describe_layers(found: Sequence[Found]) -> str:
     """Paths with shapes, in a form that can be given to `--layer`."""
     texts = ["/".join(where) for where, _ in found]
     shown = []
-    for (_, layer), text in list(zip(found, texts, strict=True))[:MAX_SHOWN]:
+    for (where, layer), text in list(zip(found, texts, strict=True))[:MAX_SHOWN]:
         shapes = ", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in list(layer.all_tensors())[:4])
         unclear = any(other != text and other.endswith(f"/{text}") for other in texts)
+        if texts.count(text) > 1:
+            unclear, text = True, "/".join(part.replace("/", "\\/") for part in where)
         shown.append(f"{'/' if unclear else ''}{text} ({shapes})")
     more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
     return ", ".join(shown) + more

@@ -75,6 +75,15 @@ class Source:
         return [self.path, *(found() if callable(found) else ())]
 
 
+def _folded(reader: Reader, wrapper: Evidence | None, path: object) -> Reader:
+    """The reader, or one that compares the replicas of a wrapper whose bodies are stored one by one."""
+    if wrapper is None or not wrapper.twins or wrapper.assumed:
+        return reader
+    from .replicas import EqualReplicas
+
+    return EqualReplicas(reader, {spec.locator: others for spec, others in wrapper.twins}, path)
+
+
 @contextmanager
 def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterator[Source]:
     """Open a checkpoint and look inside its wrapper; errors inside the block carry the path.
@@ -100,7 +109,7 @@ def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterato
                 whole = with_averages(whole) if options.ema else whole
                 reader = FoldedReplicas(reader, whole, options.replica)
             template, wrapper = look_inside(whole, assume=options.assume_wrapper, never=options.no_wrapper)
-            yield Source(Path(path), reader, whole, template, wrapper)
+            yield Source(Path(path), _folded(reader, wrapper, path), whole, template, wrapper)
         except CheckpointError as error:
             if error.path is None:
                 error.path = str(path)

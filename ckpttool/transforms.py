@@ -35,13 +35,16 @@ def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
     if layer is None:
         return checkpoint
     cut = len(path)
-    if layer.tensors or not layer.layers:
+    own: tuple[TensorSpec, ...] = ()
+    if layer.layers and layer.class_name is not None:
+        own = layer.tensors  # of the model itself, of no layer
+    elif layer.tensors or not layer.layers:
         cut -= 1
         layers = (layer,)
     return replace(
         checkpoint,
-        layers=tuple(_map_layer(each, lambda spec: replace(spec, path=spec.path[cut:])) for each in layers),
-        loose=(),
+        layers=tuple(map_layer(each, lambda spec: replace(spec, path=spec.path[cut:])) for each in layers),
+        loose=tuple(replace(spec, path=spec.path[cut:]) for spec in own),
         config=_config_of(checkpoint, path),
         config_of=(),
         training_config=None,
@@ -122,11 +125,12 @@ def model_config(checkpoint: Checkpoint) -> ModelConfig | None:
     return accepted_config(checkpoint.config)
 
 
-def _map_layer(layer: Layer, change: Callable[[TensorSpec], TensorSpec]) -> Layer:
+def map_layer(layer: Layer, change: Callable[[TensorSpec], TensorSpec]) -> Layer:
+    """The layer with each tensor of it and of all inside it changed."""
     return replace(
         layer,
         tensors=tuple(change(spec) for spec in layer.tensors),
-        layers=tuple(_map_layer(each, change) for each in layer.layers),
+        layers=tuple(map_layer(each, change) for each in layer.layers),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 _SUFFIX = re.compile(r"_\d+$")
 _INDEX = re.compile(r":\d+$")
 _BYTES_LITERAL = re.compile(r"b'(.*)'_\d+")  # Keras 2.3.1 writes a name met twice as the text b'name'_2
+_REPLICA = re.compile(r"(replica|tower|gpu)_\d+")  # scopes of data-parallel wrappers
 _CELL = re.compile(r"(simple_rnn|lstm|gru|conv_lstm\dd|conv_lst_m\dd|rnn)_cell(_\d+)?")
 
 # Keras 1 names of variables, and today's. Its `running_std` is a variance (keras/layers/normalization.py, 1.2.2).
@@ -170,6 +171,25 @@ def numbered(name: str) -> tuple[str, int]:
     """A name without its number, in small letters, and the number: `("dense", 3)`; 0 where it has none."""
     match = re.fullmatch(r"(.*?)_(\d+)", name.lower())
     return (match.group(1), int(match.group(2))) if match else (name.lower(), 0)
+
+
+def scopes_in_front(named: Sequence[Sequence[str]], group: Sequence[str]) -> int:
+    """How many scopes stand in front of every name of a group: two in `replica_0/tower/dense/kernel` of group `tower`.
+
+    TensorFlow puts them there where a model is built while it is called. They end with the group's own name, where
+    that follows; a layer and a variable must remain.
+    """
+    if not named or not all(_REPLICA.fullmatch(parts[0]) for parts in named if len(parts) > 2):
+        return 0
+    shared = 0
+    while all(len(parts) > shared + 2 and parts[shared] == named[0][shared] for parts in named):
+        shared += 1
+    common = list(named[0][:shared])
+    width = len(group)
+    for start in range(shared - width, -1, -1):
+        if _alike(common[start : start + width], group):
+            return start + width
+    return 1 if shared else 0
 
 
 def inversions(suffixed: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, TensorSpec
 from .errors import AmbiguousLayerError, LayerNotFoundError, UnprovenWrapperError
 from .registry import WRAPPERS, wrapper_module
 from .transforms import lift
@@ -23,6 +23,9 @@ class Evidence:
     certain: bool
     reasons: tuple[str, ...]
     depth: int = 1  # how many wrappers are around the template
+    assumed: bool = False  # named by the user: that layer is lifted, whatever is around it
+    in_place: bool = False  # the template stays inside a larger model: its path is that in the stored whole
+    twins: tuple[tuple[TensorSpec, tuple[TensorSpec, ...]], ...] = ()  # tensors of N bodies that must be equal
 
     @property
     def template_name(self) -> str:
@@ -53,10 +56,9 @@ def _uncertain(evidence: Evidence) -> bool:
 
 def unwrap(checkpoint: Checkpoint, evidence: Evidence) -> Checkpoint:
     """The template as a description of its own: its layers, names and configuration."""
-    own = getattr(wrapper_module(evidence.kind), "unwrap", None) if evidence.kind in WRAPPERS else None
-    if own is not None:
-        single: Checkpoint = own(checkpoint)
-        return single
+    if evidence.kind in WRAPPERS and not evidence.assumed:
+        template: Checkpoint = wrapper_module(evidence.kind).unwrap(checkpoint, evidence)
+        return template
     return lift(checkpoint, evidence.template)
 
 
@@ -91,16 +93,22 @@ def look_inside(
 
 
 def _joined(outer: Evidence, inner: Evidence) -> Evidence:
-    replicas = None
-    if outer.replicas is not None and inner.replicas is not None:
-        replicas = outer.replicas * inner.replicas
+    """Two wrappers as one answer: of a wrapper in a wrapper the replicas multiply; of two side by side the first's."""
+    replicas, template, depth = outer.replicas, outer.template, max(outer.depth, inner.depth)
+    if not outer.in_place:
+        depth = outer.depth + inner.depth
+        template = (*outer.template, *inner.template)
+        known = outer.replicas is not None and inner.replicas is not None
+        replicas = (outer.replicas or 0) * (inner.replicas or 0) if known else None
     return Evidence(
         outer.kind,
-        (*outer.template, *inner.template),
+        template,
         replicas,
         outer.certain and inner.certain,
         (*outer.reasons, *inner.reasons),
-        outer.depth + inner.depth,
+        depth,
+        in_place=outer.in_place or inner.in_place,
+        twins=(*outer.twins, *inner.twins),
     )
 
 
@@ -122,12 +130,21 @@ def _assumed(checkpoint: Checkpoint, name: str) -> Evidence:
         )
     found = detect(checkpoint)
     if found is not None and found.template == exact[0]:
-        return replace(found, certain=True, reasons=(*found.reasons, "taken as given (--assume-wrapper)"))
-    return Evidence("data_parallel", exact[0], None, True, ("taken as given (--assume-wrapper)",))
+        given = (*found.reasons, "taken as given (--assume-wrapper)")
+        return replace(found, certain=True, assumed=found.certain, reasons=given)
+    return Evidence("data_parallel", exact[0], None, True, ("taken as given (--assume-wrapper)",), assumed=True)
 
 
-def require_proof(evidence: Evidence | None, path: str, command: str, output: str) -> None:
+def require_proof(
+    evidence: Evidence | None, path: str, command: str, output: str, *, config_beside: str | None = None
+) -> None:
     """Refuse a wrapper that is not proven, with the command that takes it out.
+
+    Parameters
+    ----------
+    evidence : what was found
+    path, command, output : of the command line that is offered
+    config_beside : a file that may hold the configuration; it is offered, never used unasked
 
     Raises
     ------
@@ -137,8 +154,9 @@ def require_proof(evidence: Evidence | None, path: str, command: str, output: st
         return
     template = "/".join(evidence.template)
     over = f" over {evidence.replicas}" if evidence.replicas else ""
+    beside = "" if config_beside is None else f"'{config_beside}' beside it may prove it (--config {config_beside}); "
     raise UnprovenWrapperError(
-        f"looks like {evidence.kind}{over} ({', '.join(evidence.reasons)}); "
+        f"looks like {evidence.kind}{over} ({', '.join(evidence.reasons)}); {beside}"
         f"to take it out: {command_line('ckpttool', command, path, '--assume-wrapper', template, '-o', output)}",
         path=path,
     )

@@ -32,6 +32,8 @@ def read_manifest() -> dict[str, dict[str, Any]]:
 
 ENTRIES = read_manifest()
 
+# Own wrappers, odd names and optimizers have tests of their own, in tests/wrappers.
+OWN_MAKERS = ("make/own_wrappers.py", "make/wrapped_names.py", "make/optimizers.py", "make/crops_and_ensembles.py")
 KERAS3_NAMES = {"depthwise_kernel": "kernel"}  # Keras 3 calls a DepthwiseConv2D's kernel so; ckpttool keeps one name
 
 
@@ -62,6 +64,7 @@ def legacy_hdf5(kind: str) -> list[str]:
             name.endswith((".h5", ".hdf5", ".keras")) and each["kind"] == kind
             and not {"keras-1", "keras3-layout"} & set(each["tags"])
             and not (name.endswith(".weights.h5") and "mirrored" in each["tags"])  # the layout of Keras 3
+            and each["maker"] not in OWN_MAKERS
             and (FILES / name).read_bytes()[:4] == b"\x89HDF"
         )
     )  # fmt: skip
@@ -71,7 +74,10 @@ def tagged(*tags: str, without: Iterable[str] = (), suffix: str = ".h5") -> list
     """Files that have all of some tags and none of others."""
     return names(
         lambda name, each: (
-            name.endswith(suffix) and set(tags) <= set(each["tags"]) and not set(without) & set(each["tags"])
+            name.endswith(suffix)
+            and set(tags) <= set(each["tags"])
+            and not set(without) & set(each["tags"])
+            and each["maker"] not in OWN_MAKERS
         )
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -32,13 +33,19 @@ def inspect(
 ) -> int:  # fmt: skip
     """Say what each PATH is and list the layers inside its wrapper; no value is read without --stats.
 
-    Example: ckpttool inspect model.h5 --layer 'tower/*'
+    Of a folder of Keras files each is answered. Of a wrapped model and its template, given together, values are
+    compared: they may disagree.  Example: ckpttool inspect model.h5 --layer 'tower/*'
     """
+    from ..beside import disagreement, expanded
+
+    given, paths = paths, tuple(expanded(paths, options))
+    apart = disagreement(given, options)
 
     def show(path: str) -> Inspection:
         found = ckpttool.inspect(
             path, layer=layer, stats=stats, optimizer=optimizer, options=options, on_progress=render.progress(quiet)
         )
+        found = found if apart is None else replace(found, warnings=(*found.warnings, apart))
         if json_form is None and as_lines:
             render.flat(found, label=len(paths) > 1, quiet=quiet)
         elif json_form is None:

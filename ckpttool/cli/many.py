@@ -16,16 +16,21 @@ class JsonSource(Protocol):
 
 
 def each_path(
-    paths: Sequence[str], show: Callable[[str], JsonSource | dict[str, Any] | None], json_form: str | None
+    paths: Sequence[str],
+    show: Callable[[str], JsonSource | dict[str, Any] | None],
+    json_form: str | None,
+    *,
+    apart: bool = True,
 ) -> int:
     """Call `show` for each path; a path that failed becomes an error line, or an error object in JSON.
 
-    What `show` returns is the JSON of that path, as a dict or in pieces; without JSON it is not looked at.
+    What `show` returns is the JSON of that path, as a dict or in pieces; without JSON it is not looked at. With
+    `apart`, an empty line stands between the answers.
     """
     highest = 0
     as_list = json_form == "document" and len(paths) > 1
     for number, path in enumerate(paths):
-        if number and json_form is None:
+        if number and apart and json_form is None:
             render.out("")
         document: JsonSource | dict[str, Any] | None
         try:
@@ -41,6 +46,14 @@ def each_path(
     if as_list:
         render.text_out("\n]\n")
     return highest
+
+
+def one_path(path: str, show: Callable[[str], dict[str, Any]], json_form: str | None) -> int:
+    """Call `show` for the only path of a command; an error is the command's own."""
+    document = show(path)
+    if json_form is not None:
+        render.json_out([document], json_form)
+    return 0
 
 
 def error_json(path: str, error: CheckpointError) -> dict[str, Any]:

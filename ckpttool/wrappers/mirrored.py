@@ -32,7 +32,7 @@ def detect(checkpoint: Checkpoint) -> Evidence | None:
     return Evidence(KIND, (), highest + 1, True, tuple(reasons))
 
 
-def unwrap(checkpoint: Checkpoint) -> Checkpoint:
+def unwrap(checkpoint: Checkpoint, evidence: Evidence) -> Checkpoint:
     """The same with each variable once."""
     from ..folding import without_copies
 

@@ -9,6 +9,7 @@ Source: keras/utils/multi_gpu_utils.py (Keras 2.2.4), tensorflow/python/keras/ut
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..checkpoint import Checkpoint, Layer
@@ -31,6 +32,13 @@ def detect(checkpoint: Checkpoint) -> Evidence | None:
     if checkpoint.config_of:
         return _by_given_template(checkpoint, suspected)
     return suspected
+
+
+def unwrap(checkpoint: Checkpoint, evidence: Evidence) -> Checkpoint:
+    """The template; where there is more around the wrapper, or the wrapper is inside a model, see `data_parallel`."""
+    from .data_parallel import unwrap as unwrap_shape
+
+    return unwrap_shape(checkpoint, evidence)
 
 
 def _by_config(model: ModelConfig) -> Evidence | None:
@@ -195,8 +203,11 @@ def _holds_other_scopes(template: Layer) -> bool:
 
 def _by_given_template(checkpoint: Checkpoint, suspected: Evidence | None) -> Evidence:
     """A configuration was given, and every tensor of the one group with weights fits it."""
+    from .data_parallel import by_groups
+
+    suspected = suspected or by_groups(checkpoint)
     count = sum(1 for _ in checkpoint.weights())
     proof = f"the given configuration fits all {count} tensors of group '{checkpoint.config_of[-1]}'"
     if suspected is not None and suspected.template == checkpoint.config_of:
-        return Evidence(KIND, suspected.template, suspected.replicas, True, (*suspected.reasons, proof))
+        return replace(suspected, certain=True, reasons=(*suspected.reasons, proof))
     return Evidence("data_parallel", checkpoint.config_of, None, True, (proof,))

@@ -1,0 +1,504 @@
+"""Wrappers by their shape: files of the old libraries and of own wrappers, look-alikes, and graphs written by hand."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckpttool
+from ckpttool.cli.main import run
+from ckpttool.errors import CheckpointError, ReplicasDifferError, UnprovenWrapperError
+from ckpttool.keras_config import parse_config
+from ckpttool.source import SourceOptions, open_source
+from ckpttool.weight_names import KERAS1_VARIABLES
+from ckpttool.wrappers._shape import find_shape
+
+from ..manifest import ENTRIES, FILES, Truth, names, read
+from ..manifest import truth as recorded
+
+MAKERS = ("make/own_wrappers.py", "make/wrapped_names.py", "make/optimizers.py")
+UNCERTAIN = ("own-keras-2.3.1-silent.h5", "own-keras-2.2.4-parallel-model.h5")
+DIFFERENT = "own-keras-2.2.4-bodies-different.h5"
+WHOLE = names(
+    lambda name, each: (
+        each["maker"] in MAKERS and each["kind"] == "model" and each["wrapper"] is not None
+        and name not in (*UNCERTAIN, DIFFERENT)
+    )
+)  # fmt: skip
+WEIGHTS = names(
+    lambda name, each: each["maker"] in MAKERS and each["kind"] == "weights" and each["wrapper"] is not None
+)
+LOOK_ALIKES = names(lambda name, each: "look-alike" in each["tags"])
+
+
+def truth(name: str) -> list[Truth]:
+    """The template's tensors; those of Keras 1 by today's names."""
+    if ENTRIES[name]["environment"] != "keras-1.2.2":
+        return recorded(name)
+    parts = [(each, each.path.rpartition("/")) for each in recorded(name)]
+    return [replace(each, path=f"{scope}/{KERAS1_VARIABLES[last]}") for each, (scope, _, last) in parts]
+
+
+def template_of(path: Path, **options: Any) -> tuple[list[Truth], Any]:
+    with open_source(path, SourceOptions(**options)) as source:
+        return read(source.reader, source.template.weights()), source.wrapper
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_template_is_found_and_proven(name: str) -> None:
+    tensors, wrapper = template_of(FILES / name)
+    facts = ENTRIES[name]["wrapper"]
+    assert sorted(tensors) == sorted(truth(name))
+    assert wrapper is not None and wrapper.certain
+    assert (wrapper.template_name, wrapper.replicas) == (facts["template"], facts["replicas"])
+    assert wrapper.depth == facts.get("depth", 1)
+    assert wrapper.kind == facts["kind"]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_template_is_written_as_a_model_of_its_own(name: str, tmp_path: Path) -> None:
+    output = tmp_path / f"base{Path(name).suffix}"
+    report = ckpttool.unwrap(FILES / name, output)
+    assert report.tensors == len({each.sha256 for each in truth(name)})
+    tensors, wrapper = template_of(output)
+    assert wrapper is None
+    stored = [each.path.removeprefix("top_level_model_weights/").removesuffix(":0") for each in tensors]
+    assert sorted(stored) == sorted(each.path for each in truth(name))
+    assert sorted(each.sha256 for each in tensors) == sorted(each.sha256 for each in truth(name))
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if ENTRIES[name]["template"] is not None])
+def test_the_templates_own_inputs_and_outputs_come_back(name: str) -> None:
+    own = ENTRIES[name]["template"]
+    with open_source(FILES / name, SourceOptions()) as source:
+        assert source.template.config is not None
+        model = parse_config(source.template.config)
+    if model.functional:
+        assert list(model.input_names()) == [each.split("/")[0] for each in own["inputs"]]
+        assert len(model.outputs) == len(own["outputs"])
+        for layer, output in zip(model.output_names(), own["outputs"], strict=True):
+            assert output.startswith(layer)  # Keras numbers equal names: shared_1, shared_2
+        assert model.name == own["name"]
+
+
+@pytest.mark.parametrize("name", UNCERTAIN)
+def test_slices_without_numbers_prove_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tensors, wrapper = template_of(FILES / name)
+    assert wrapper is not None and not wrapper.certain
+    assert sorted(tensors) == sorted(truth(name))
+    assert run(["unwrap", str(FILES / name), "-o", "base.h5"]) == 2
+    line = capsys.readouterr().err
+    assert "no number in the file says which slice is which" in line
+    command = shlex.split(line.rpartition("to take it out: ")[2])
+    assert command[:2] == ["ckpttool", "unwrap"]
+    assert run(command[1:]) == 0
+    assert sorted(template_of(tmp_path / "base.h5")[0]) == sorted(truth(name))
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_alone_are_looked_into_and_not_trusted(name: str, tmp_path: Path) -> None:
+    tensors, wrapper = template_of(FILES / name)
+    assert wrapper is not None and not wrapper.certain
+    assert sorted(each.sha256 for each in tensors) == sorted(each.sha256 for each in truth(name))
+    with pytest.raises(UnprovenWrapperError, match="--assume-wrapper"):
+        ckpttool.unwrap(FILES / name, tmp_path / "base.h5")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [name for name in WEIGHTS if (FILES / name.replace("-weights", "")).exists()])
+def test_weights_alone_are_proven_by_the_configuration_of_the_whole(name: str) -> None:
+    whole = FILES / name.replace("-weights", "")
+    tensors, wrapper = template_of(FILES / name, config=str(whole))
+    assert wrapper is not None and wrapper.certain is (whole.name not in UNCERTAIN)
+    assert sorted(tensors) == sorted(truth(name))
+
+
+@pytest.mark.parametrize("name", [name for name in WEIGHTS if ENTRIES[name]["template"]["json"] is not None])
+def test_weights_alone_are_proven_by_the_configuration_of_the_template(name: str, tmp_path: Path) -> None:
+    facts, config = ENTRIES[name]["wrapper"], tmp_path / "template.json"
+    config.write_text(json.dumps(ENTRIES[name]["template"]["json"]))
+    tensors, wrapper = template_of(FILES / name, config=str(config))
+    assert wrapper is not None and wrapper.certain
+    assert wrapper.replicas in (facts["replicas"], facts["replicas"] // 2, None)
+    assert sorted(tensors) == sorted(truth(name))
+    assert ckpttool.unwrap(FILES / name, tmp_path / "base.h5", options=SourceOptions(config=config)).kind == "model"
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_a_look_alike_is_never_unwrapped(name: str, tmp_path: Path) -> None:
+    output = tmp_path / "out.h5"
+    try:
+        report = ckpttool.unwrap(FILES / name, output)
+    except CheckpointError as error:
+        assert isinstance(error, UnprovenWrapperError)
+        assert not output.exists()
+    else:
+        assert report.wrapper is None
+        assert sorted(template_of(output, no_wrapper=True)[0]) == sorted(truth(name))
+    tensors, wrapper = template_of(FILES / name, no_wrapper=True)
+    assert wrapper is None
+    if "weights-only" not in ENTRIES[name]["tags"]:
+        assert sorted(tensors) == sorted(truth(name))
+
+
+def test_many_bodies_of_equal_values_become_one(tmp_path: Path) -> None:
+    report = ckpttool.unwrap(FILES / "own-keras-2.2.4-bodies-equal.h5", tmp_path / "base.h5")
+    assert report.sentence().startswith("8 of 24 tensors")
+    assert "16 tensors are copies, each compared value by value as it was read" in report.notes
+    assert not report.warnings
+
+
+def test_many_bodies_of_other_values_are_refused_and_the_difference_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "base.h5"
+    assert run(["unwrap", str(FILES / DIFFERENT), "-o", str(output)]) == 3
+    line = capsys.readouterr().err
+    assert "gpu0_image_embedding/kernel and tower_2/gpu2_image_embedding/kernel" in line
+    assert "differ by up to 0.25" in line
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ReplicasDifferError):
+        template_of(FILES / DIFFERENT)
+
+
+def test_inspect_says_that_equality_is_not_known_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(FILES / DIFFERENT), "--json"]) == 0
+    evidence = json.loads(capsys.readouterr().out)["wrapper"]["evidence"]
+    assert "that their values are equal is checked while they are read" in evidence
+
+
+def test_convert_keeps_many_bodies_whatever_they_hold(tmp_path: Path) -> None:
+    report = ckpttool.convert(FILES / DIFFERENT, tmp_path / "all.npz")
+    assert report.sentence().startswith("24 of 24 tensors")
+
+
+def test_what_is_around_a_wrapper_stays_with_it() -> None:
+    with open_source(FILES / "own-keras-2.2.4-around-head.h5", SourceOptions()) as source:
+        assert [layer.name for layer in source.template.layers] == ["features", "encoder", "before_head", "head"]
+        assert source.template.layers[1].calls == 1
+        model = parse_config(source.template.config or "")
+    assert [layer.class_name for layer in model.layers] == ["InputLayer", "Model", "Dense", "Dense"]
+    assert model.layer("before_head").nodes[0].inputs == (("encoder", 0, 0),)  # type: ignore[union-attr]
+
+
+def test_a_loss_of_the_training_is_left_out_and_it_is_said(tmp_path: Path) -> None:
+    report = ckpttool.unwrap(FILES / "own-keras-2.2.4-around-loss.h5", tmp_path / "base.h5")
+    assert [each.code for each in report.warnings] == ["layers-left-out"]
+    assert "target, loss" in report.warnings[0].message
+
+
+def test_a_wrapped_generator_is_unwrapped_where_it_stands() -> None:
+    with open_source(FILES / "own-keras-2.3.1-gan.h5", SourceOptions()) as source:
+        assert source.wrapper is not None and source.wrapper.template == ("model_1", "generator")
+        assert [layer.name for layer in source.template.layers] == ["z", "generator", "discriminator"]
+
+
+def test_the_template_is_called_elsewhere_too() -> None:
+    with open_source(FILES / "own-tf-2.3-around-twice.h5", SourceOptions()) as source:
+        model = parse_config(source.template.config or "")
+    assert [layer.name for layer in model.layers] == ["features", "encoder"]
+    assert model.outputs == (("encoder", 0, 0), ("encoder", 1, 0))
+
+
+@pytest.mark.tensorflow
+def test_unwrapped_models_compute_what_the_old_library_computed(tmp_path: Path) -> None:
+    import tf_keras
+
+    loaded = 0
+    for name in WHOLE:
+        each = ENTRIES[name]
+        skip = {"custom", "own-class", "cudnn", "odd-names", "top-level", "trained"} & set(each["tags"])
+        if not name.endswith(".h5") or each["reference"] is None or skip or each["environment"].startswith("keras-3"):
+            continue
+        output = tmp_path / name
+        ckpttool.unwrap(FILES / name, output)
+        model = tf_keras.models.load_model(output, compile=False)
+        reference = np.load(FILES / each["reference"])
+        inputs = [reference[key] for key in sorted(reference) if key.startswith("x")]
+        found = model.predict(inputs if len(inputs) > 1 else inputs[0], batch_size=len(inputs[0]), verbose=0)
+        found = found if isinstance(found, list) else [found]
+        wanted = [reference[key] for key in sorted(reference) if key.startswith("y")]
+        assert len(found) == len(wanted), name
+        for ours, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=2e-6, err_msg=name)
+        loaded += 1
+    assert loaded >= 20
+
+
+# -- graphs written by hand ----------------------------------------------------------------------------------------
+
+
+def node(*refs: tuple[str, int, int]) -> list[Any]:
+    return [[*ref, {}] for ref in refs]
+
+
+def layer(class_name: str, name: str, *nodes: list[Any], **config: Any) -> dict[str, Any]:
+    return {"class_name": class_name, "name": name, "config": {"name": name, **config}, "inbound_nodes": list(nodes)}
+
+
+def body(name: str = "body", calls: int = 2, width: int | None = 6, units: int = 4) -> dict[str, Any]:
+    inner = [
+        layer("InputLayer", f"{name}_in", batch_input_shape=[None, width]),
+        layer("Dense", f"{name}_dense", node((f"{name}_in", 0, 0)), units=units, activation="linear"),
+    ]
+    config = {"name": name, "layers": inner, "input_layers": [[f"{name}_in", 0, 0]],
+              "output_layers": [[f"{name}_dense", 0, 0]]}  # fmt: skip
+    nodes = [node((f"slice_{call}", 0, 0)) for call in range(calls)]
+    return {"class_name": "Model", "name": name, "config": config, "inbound_nodes": nodes}
+
+
+def a_slice(call: int, source: str = "x", **config: Any) -> dict[str, Any]:
+    return layer("Lambda", f"slice_{call}", node((source, 0, 0)), function=["4wE=", None, None], **config)
+
+
+def merge(*refs: tuple[str, int, int], class_name: str = "Concatenate", axis: int = 0) -> dict[str, Any]:
+    return layer(class_name, "joined", node(*refs), axis=axis)
+
+
+def graph(*layers: dict[str, Any], outputs: str = "joined", width: int | None = 6) -> str:
+    config = {"name": "whole", "layers": [layer("InputLayer", "x", batch_input_shape=[None, width]), *layers],
+              "input_layers": [["x", 0, 0]], "output_layers": [[outputs, 0, 0]]}  # fmt: skip
+    return json.dumps({"class_name": "Model", "config": config})
+
+
+def sliced(arguments: list[dict[str, Any]], *, inner: int | None = 6, outer: int | None = 6, **more: Any) -> Any:
+    slices = [a_slice(call, arguments=each) for call, each in enumerate(arguments)]
+    count = len(arguments)
+    joined = merge(*[("body", call + 1, 0) for call in range(count)], **more)
+    return find_shape(parse_config(graph(*slices, body(calls=count, width=inner), joined, width=outer)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [{"i": 0, "parts": 2}, {"i": 1, "parts": 2}],
+        [{"idx": 0, "parts": 3}, {"idx": 1, "parts": 3}, {"idx": 2, "parts": 3}],
+        [{"n_gpus": 2, "part": 0}, {"n_gpus": 2, "part": 1}],
+        [{"ngpus": 2, "part": 0, "dev": "/gpu:0"}, {"ngpus": 2, "part": 1, "dev": "/gpu:1"}],
+        [{"n": 0, "parts": 2}, {"n": 1, "parts": 2}],
+        [{"i": 0, "n": 2}, {"i": 1, "n": 2}],
+        [{"gpu_id": 0, "num_gpus": 2}, {"gpu_id": 1, "num_gpus": 2}],
+    ],
+)
+def test_numbers_of_a_slice_prove_it(arguments: list[dict[str, Any]]) -> None:
+    found = sliced(arguments)
+    assert found is not None and found.proven
+    assert found.bodies == ("body",) and found.replicas == len(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [{"i": 0, "parts": 3}, {"i": 1, "parts": 3}],  # two of three parts
+        [{"i": 1, "parts": 2}, {"i": 0, "parts": 2}],  # in another order
+        [{"i": 0, "parts": 2}, {"i": 0, "parts": 2}],
+        [{"start": 0, "size": 2}, {"start": 1, "size": 2}],  # a crop's names
+        [{"k": 0}, {"k": 1}],  # which view, of how many is not said
+        [{}, {}],
+    ],
+)
+def test_other_numbers_prove_nothing(arguments: list[dict[str, Any]]) -> None:
+    found = sliced(arguments)
+    assert found is not None and not found.proven
+
+
+def test_a_crop_has_another_shape_than_its_source() -> None:
+    assert sliced([{"i": 0, "parts": 2}, {"i": 1, "parts": 2}], inner=3) is None
+    slices = [a_slice(call, arguments={"i": call, "parts": 2}, output_shape=[3]) for call in range(2)]
+    text = graph(*slices, body(width=None), merge(("body", 1, 0), ("body", 2, 0)))
+    assert find_shape(parse_config(text)) is None
+
+
+def test_unknown_shapes_need_the_names_of_a_published_wrapper() -> None:
+    parts = [{"i": 0, "n": 2}, {"i": 1, "n": 2}]
+    assert not sliced(parts, inner=None, outer=None).proven
+    published = [{"idx": 0, "parts": 2}, {"idx": 1, "parts": 2}]
+    assert sliced(published, inner=None, outer=None).proven
+
+
+@pytest.mark.parametrize(("class_name", "axis"), [("Concatenate", -1), ("Concatenate", 1), ("Add", 0), ("Maximum", 0)])
+def test_outputs_joined_otherwise_are_no_wrapper(class_name: str, axis: int) -> None:
+    assert sliced([{"i": 0, "parts": 2}, {"i": 1, "parts": 2}], class_name=class_name, axis=axis) is None
+
+
+def test_an_average_alone_is_not_proven() -> None:
+    assert not sliced([{"i": 0, "parts": 2}, {"i": 1, "parts": 2}], class_name="Average").proven
+    assert sliced([{}, {}], class_name="Average") is None
+
+
+@pytest.mark.parametrize(
+    ("defaults", "closure", "proven"),
+    [
+        ([0, 2], None, True),
+        (None, [1, 2], True),  # late-bound: the last index in each slice
+        (None, [[1, 2]], True),
+        (None, [2], False),
+        ([0], None, False),
+        (None, [5, 6], False),
+        (None, None, False),
+    ],
+)
+def test_numbers_beside_the_bytecode(defaults: Any, closure: Any, proven: bool) -> None:
+    own = [defaults, [1, 2] if defaults else None]
+    slices = [
+        layer("Lambda", f"slice_{call}", node(("x", 0, 0)), function=["4wE=", own[call] if defaults else None, closure])
+        for call in range(2)
+    ]
+    text = graph(*slices, body(), merge(("body", 1, 0), ("body", 2, 0)))
+    found = find_shape(parse_config(text))
+    assert found is not None and found.proven is proven
+
+
+def test_models_of_another_structure_are_no_replicas() -> None:
+    slices = [a_slice(call, arguments={"i": call, "parts": 2}) for call in range(2)]
+    first, second = body("one", 1), body("two", 1, units=5)
+    second["inbound_nodes"] = [node(("slice_1", 0, 0))]
+    text = graph(*slices, first, second, merge(("one", 1, 0), ("two", 1, 0)))
+    assert find_shape(parse_config(text)) is None
+
+
+def test_models_of_one_structure_are_replicas() -> None:
+    slices = [a_slice(call, arguments={"i": call, "parts": 2}) for call in range(2)]
+    first, second = body("one", 1), body("two", 1)
+    second["inbound_nodes"] = [node(("slice_1", 0, 0))]
+    found = find_shape(parse_config(graph(*slices, first, second, merge(("one", 1, 0), ("two", 1, 0)))))
+    assert found is not None and found.proven and found.bodies == ("one", "two")
+
+
+def test_one_tensor_given_to_every_call_is_no_slice() -> None:
+    text = graph(a_slice(0, arguments={"i": 0, "parts": 2}), body(calls=1), merge(("body", 1, 0), ("body", 2, 0)))
+    document = json.loads(text)
+    document["config"]["layers"][2]["inbound_nodes"] = [node(("slice_0", 0, 0)), node(("slice_0", 0, 0))]
+    assert find_shape(parse_config(json.dumps(document))) is None
+
+
+def op(name: str, function: str, raw: list[Any]) -> dict[str, Any]:
+    return {"class_name": "TFOpLambda", "name": name, "config": {"name": name, "function": function},
+            "inbound_nodes": [raw]}  # fmt: skip
+
+
+def by_ops(*bounds: tuple[Any, Any], step: Any = None, divisor: int = 2) -> Any:
+    """`size = shape(x)[0] // divisor; x[a * size:b * size]` for each pair, as tf.keras 2.4 writes it."""
+    layers = [
+        op("shape", "compat.v1.shape", ["x", 0, 0, {"name": None}]),
+        op("rows", "__operators__.getitem", ["shape", 0, 0, {"slice_spec": 0}]),
+        op("size", "compat.v1.floor_div", ["rows", 0, 0, {"y": divisor, "name": None}]),
+    ]
+    for call, (start, stop) in enumerate(bounds):
+        layers += [
+            op(f"start_{call}", "math.multiply", ["_CONSTANT_VALUE", -1, start, {"y": ["size", 0, 0]}]),
+            op(f"stop_{call}", "math.multiply", ["_CONSTANT_VALUE", -1, stop, {"y": ["size", 0, 0]}]),
+        ]
+        spec = {"start": [f"start_{call}", 0, 0], "stop": [f"stop_{call}", 0, 0], "step": step}
+        layers.append(op(f"slice_{call}", "__operators__.getitem", ["x", 0, 0, {"slice_spec": spec}]))
+    count = len(bounds)
+    text = graph(*layers, body(calls=count), merge(*[("body", call + 1, 0) for call in range(count)]))
+    return find_shape(parse_config(text))
+
+
+def test_bounds_of_op_layers_are_computed() -> None:
+    assert by_ops((0, 1), (1, 2)).proven
+    assert by_ops((0, 1), (1, 2), (2, 3), divisor=3).proven
+    assert by_ops((0, 1), (1, 3)).proven  # beyond the end is the end
+
+
+@pytest.mark.parametrize("bounds", [((0, 1), (0, 1)), ((1, 2), (0, 1)), ((0, 2), (1, 2))])
+def test_other_bounds_are_no_parts_of_the_batch(bounds: tuple[tuple[int, int], ...]) -> None:
+    assert by_ops(*bounds) is None
+
+
+def test_a_divisor_that_is_not_the_number_of_calls_is_no_wrapper() -> None:
+    assert by_ops((0, 1), (1, 2), divisor=3) is None
+
+
+def test_an_operation_that_is_not_known_proves_nothing() -> None:
+    found = by_ops((0, 1), (1, 2), step=2)
+    assert found is not None and not found.proven
+
+
+@pytest.mark.parametrize("parts", [0, -1, 10**9, 2.5, "2", None, [1, 1], True])
+def test_odd_numbers_of_parts_do_no_harm(parts: Any) -> None:
+    layers = [op(f"slice_{call}", "split", ["x", 0, call, {"num_or_size_splits": parts}]) for call in range(2)]
+    for call, each in enumerate(layers):
+        each["inbound_nodes"] = [["x", 0, 0, {"num_or_size_splits": parts}]]
+        each["name"] = each["config"]["name"] = f"slice_{call}"
+    text = graph(*layers, body(), merge(("body", 1, 0), ("body", 2, 0)))
+    document = json.loads(text)
+    document["config"]["layers"][3]["inbound_nodes"] = [node(("slice_0", 0, 0)), node(("slice_1", 0, 1))]
+    found = find_shape(parse_config(json.dumps(document)))
+    assert found is None or not found.proven
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_called_like_anothers_path_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(FILES / "own-keras-2.2.4-like-a-path.h5")
+    assert run(["extract", path, "--layer", "tower/dense"]) == 2
+    assert r"/tower/dense (6×5, 5), /tower\/dense (5×4, 4); give one's path" in capsys.readouterr().err
+    for words, shape in (("/tower/dense", [6, 5]), (r"tower\/dense", [5, 4]), (r"/tower\/dense", [5, 4])):
+        assert run(["extract", path, "--layer", words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["tensors"][0]["shape"] == shape
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_two_tensors_of_one_name_are_refused_where_names_are_all(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="two tensors are called 'tower/dense/kernel'"):
+        ckpttool.unwrap(FILES / "own-keras-2.2.4-like-a-path.h5", tmp_path / f"base{suffix}")
+
+
+def test_one_name_at_two_depths_is_told_apart_by_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(FILES / "own-keras-2.2.4-same-name.h5")
+    assert run(["extract", path, "--layer", "image_embedding"]) == 2
+    assert "tower/image_embedding (6×5, 5), /image_embedding (5×4, 4)" in capsys.readouterr().err
+    for words, shape in (("tower/image_embedding", [6, 5]), ("/image_embedding", [5, 4])):
+        assert run(["extract", path, "--layer", words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["tensors"][0]["shape"] == shape
+
+
+def test_odd_names_are_shown_escaped_and_found(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(FILES / "own-keras-2.0.9-odd-names.h5")
+    assert run(["inspect", path]) == 0
+    assert "\n  two\\nlines  Dense" in capsys.readouterr().out
+    for name in ("café.layer 1", "正規化", "two\nlines", "image embedding"):
+        assert run(["extract", path, "--layer", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["layer"] == name
+
+
+def test_scopes_in_front_are_no_part_of_a_layers_name() -> None:
+    for name in ("own-keras-2.3.1-scopes-weights.h5", "own-tf-1.15-scopes-weights.h5"):
+        tensors, _ = template_of(FILES / name)
+        assert sorted(tensors) == sorted(truth(name))
+
+
+def test_classes_of_the_user_are_listed_and_left_as_they_are(tmp_path: Path) -> None:
+    name = "own-keras-2.3.1-custom.h5"
+    report = ckpttool.unwrap(FILES / name, tmp_path / "base.h5")
+    said = {each.code: each.message for each in report.warnings}
+    assert "classes that are not Keras's own: Scale, Memory" in said["custom-classes"]
+    with open_source(tmp_path / "base.h5", SourceOptions()) as source:
+        stored = json.loads(source.template.config or "")["config"]
+    assert stored == ENTRIES[name]["template"]["json"]["config"]
+
+
+def test_flags_of_frozen_layers_stay() -> None:
+    with open_source(FILES / "own-keras-2.2.4-cudnn.h5", SourceOptions()) as source:
+        flags = {layer.name: layer.trainable for layer in source.template.layers if layer.tensors}
+        assert flags == {"image_embedding": True, "lstm": True, "gru": False, "last": True}
+
+
+def test_variables_of_the_template_itself_come_along(tmp_path: Path) -> None:
+    ckpttool.unwrap(FILES / "own-tf-2.10-top-level.h5", tmp_path / "base.h5")
+    with open_source(tmp_path / "base.h5", SourceOptions()) as source:
+        assert {spec.name: spec.shape for spec in source.template.loose} == {
+            "top_level_model_weights/gain": (), "top_level_model_weights/memory": (6, 3),
+        }  # fmt: skip
