@@ -65,8 +65,8 @@ def to_json(text: str, limits: Limits = Limits(), *, path: object = None) -> str
     except RecursionError:
         raise LimitExceededError("the model configuration is nested too deep", path=path) from None
     except (yaml.YAMLError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"the model configuration is not plain YAML ({reason})", path=path) from error
+        reason = " ".join(str(error).partition("\n")[0].split())[:200]
+        raise ConfigError(f"neither model JSON nor plain YAML ({reason})", path=path) from error
 
 
 def _expanded(value: Any, known: dict[int, int], inside: set[int]) -> int:
