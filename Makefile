@@ -23,6 +23,7 @@ help:
 .venv/core.stamp: setup.cfg pyproject.toml constraints.txt
 	@python=$$(.ci/find-python) && set -x && "$$python" -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check $(PINNED) -e .
+	.venv/bin/python -m compileall -q ckpttool
 	@touch $@
 
 .venv/full.stamp: .venv/core.stamp
