@@ -124,7 +124,9 @@ class Reader:
             raise self._corrupt(f"member '{member}' has a header that is not NumPy's")
         shape = tuple(int(part.strip(b" L")) for part in found["shape"].split(b",") if part.strip())
         if math.prod(shape) > self._limits.max_tensor_bytes:
-            raise LimitExceededError(f"member '{member}' declares shape {shape}", path=self._path)
+            raise LimitExceededError(
+                f"member '{member}' declares shape {shape}", path=self._path, limit="max_tensor_bytes"
+            )
         descr = found["descr"].decode("ascii", "replace")
         if descr.endswith("O"):
             place = _Place(member, np.dtype("V8"), False, start, "holds pickled objects, which ckpttool never loads")
