@@ -35,7 +35,6 @@ OPTIMIZER_FROM = ("*",)  # formats whose optimizer state can be written; under `
 SUFFIX = ".npy"
 NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # of a member; NumPy refuses longer ones since its parser could be made to crash
-EMPTY_ZIP = b"PK\x05\x06"
 
 _HEADER = re.compile(
     rb"\{\s*'descr':\s*'(?P<descr>[^']{1,100})',\s*'fortran_order':\s*(?P<fortran>True|False),\s*"
