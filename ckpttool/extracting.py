@@ -105,7 +105,7 @@ class ExtractedLayer(Mapping[str, "np.ndarray"]):
                     "parameters": spec.size,
                     "bytes": spec.nbytes,
                     "stored_as": spec.locator,
-                    "statistics": None if (found := self.statistics.get(spec.name)) is None else found.to_json(),
+                    "stats": None if (found := self.statistics.get(spec.name)) is None else found.to_json(),
                 }
                 for spec in self.tensors
             ],
