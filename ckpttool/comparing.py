@@ -19,6 +19,7 @@ from .migration.generation import generation_of
 from .migration.plan import LayerPlan, Plan, WeightPlan, inner_model
 from .migration.planning import Replacements, make_plan
 from .migration.transformations import apply
+from .opening import recognise
 from .predicting import FreshProcess, FreshProcessError, FreshResult, OldModel, Outputs, old_model, old_outputs
 from .probe import Probe
 from .reading import OnProgress, Progress, Reader
@@ -77,17 +78,19 @@ def verify(
     custom = None if custom_objects is None else os.fspath(custom_objects)
     chosen = VerifyOptions(rtol, seed, predict, replace or {}, custom, on_progress)
     with open_source(a, options) as source:
-        if is_zip(Path(b)):
+        if is_archive(Path(b)):
             return verify_archive(source, Path(b), chosen)
         with open_source(b, SourceOptions()) as other:
             return verify_checkpoint(source, other, chosen)
 
 
-def is_zip(path: Path) -> bool:
-    """Whether a file is a zip, as `.keras` archives are."""
+def is_archive(path: Path) -> bool:
+    """Whether a file is a zip with a `config.json`, as `.keras` archives are, and `.npz` files are not."""
     probe = Probe(path)
     try:
-        return probe.head.startswith(b"PK\x03\x04")
+        return probe.container() == "zip" and recognise(probe).format == "keras-archive"
+    except CheckpointError:
+        return True  # a damaged zip: Keras's own reason why it does not load is part of the answer
     finally:
         probe.close()
 

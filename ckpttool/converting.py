@@ -12,14 +12,14 @@ from .beside import config_beside, weights_beside
 from .casting import CastReader
 from .checkpoint import Checkpoint, Notice, Role, TensorSpec
 from .custom_classes import custom_notices
-from .default_names import default_name
-from .errors import EmptyResultError, UnsupportedError, UsageError
+from .default_names import default_name, output_format
+from .errors import EmptyResultError, UnsupportedError
 from .folding import reading_notices
 from .output import check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress
-from .registry import FORMATS, OUTPUT_SUFFIXES, format_module
+from .registry import format_module
 from .replicas import EqualReplicas
-from .reporting import ConversionReport, TensorRecord, write_json
+from .reporting import ConversionReport, TensorRecord, file_sha256, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import without_roles
 from .wrapping import Evidence, command_line, require_proof
@@ -60,7 +60,7 @@ def unwrap(
     Parameters
     ----------
     path : the source; opened read-only
-    output : a new file; None writes `<stem>-single` in the current folder, with the suffix `default_output` gives
+    output : a new file; None writes `<stem>-single` in the current folder, with the suffix `default_name` gives
     to : the output's format, where its suffix does not say it
     weights_only : leave the configuration out
     dtype : "float16", "bfloat16" or "float32" for all floating weights
@@ -160,7 +160,7 @@ class _Request:
 
 def _run(request: _Request) -> ConversionReport:
     path, options = request.path, request.options
-    target = request.target or default_output(path, options, to=request.to)
+    target = request.target or _default_output(request)
     format_name = output_format(target, request.to)
     if options.theano:
         # A legacy file goes with its configuration, which says in which order the axes of a kernel are.
@@ -195,24 +195,18 @@ def _run(request: _Request) -> ConversionReport:
         if isinstance(source.reader, CastReader):
             result = replace(result, notes=(*result.notes, source.reader.sentence()))
         if report is not None:
-            full = replace(result, records=tuple(_records(source, plan)), source_sha256=_sha256(source.path))
+            full = replace(result, records=tuple(_records(source, plan)), source_sha256=file_sha256(source.path))
             write_json(full.to_json(), report, overwrite=request.overwrite, inputs=[*source.files(), target])
         return result
 
 
+def _default_output(request: _Request) -> Path:
+    with open_source(request.path, request.options) as source:
+        return default_name(request.path, source.whole.format, source.template.config is not None, to=request.to)
+
+
 def _extra_inputs(options: SourceOptions) -> list[Path]:
     return [] if options.config is None else [Path(options.config)]
-
-
-def default_output(
-    path: str | os.PathLike[str], options: SourceOptions = SourceOptions(), *, to: str | None = None
-) -> Path:
-    """`<stem>-single` in the current folder, with the suffix of the format `to`, else the one that fits the source.
-
-    `.keras` or `.weights.h5` where the source is one, `.safetensors` for TensorFlow's without JSON, else `.h5`.
-    """
-    with open_source(path, options) as source:
-        return default_name(path, source.whole.format, source.template.config is not None, to=to)
 
 
 def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
@@ -235,28 +229,6 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     proof = command_line("ckpttool", "verify", files[0], os.fspath(plan.output), *files[1:])
     notes = (*plan.notes, *describe_changes(built), f"to prove it: {proof}")
     return replace(plan, notes=notes, migration=built)
-
-
-def output_format(output: Path, to: str | None) -> str:
-    """The format that `to` or the suffix names.
-
-    Raises
-    ------
-    UsageError : unknown, or not one that can be written
-    """
-    if to is not None:
-        if to not in OUTPUT_SUFFIXES.values():
-            raise UsageError(f"cannot write '{to}'; --to takes {', '.join(sorted(set(OUTPUT_SUFFIXES.values())))}")
-        return to
-    name = output.name.lower()
-    for suffix, format_name in OUTPUT_SUFFIXES.items():
-        if name.endswith(suffix):
-            return format_name
-    raise UsageError(
-        f"its suffix names no format; use {', '.join(OUTPUT_SUFFIXES)}, or --to with one of "
-        f"{', '.join(name for name in FORMATS if name in OUTPUT_SUFFIXES.values())}",
-        path=output,
-    )
 
 
 def plan_unwrap(
@@ -443,13 +415,3 @@ def _records(source: Source, plan: Plan) -> Iterator[TensorRecord]:
         for block in source.reader.iter_blocks(spec, BLOCK_BYTES):
             digest.update(little_endian_bytes(block))
         yield TensorRecord(spec.locator, spec.name, spec.shape, spec.dtype, digest.hexdigest())
-
-
-def _sha256(path: Path) -> str | None:
-    """The source file's checksum; None for a folder."""
-    if not path.is_file():
-        return None
-    import hashlib
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Names of outputs where the user gives none: what the source is called, and the suffix that fits it."""
+"""Names of outputs: which format a suffix names, and the name where the user gives none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from .registry import OUTPUT_SUFFIXES, SAME_SUFFIX, TENSORFLOW_FORMATS
+from .errors import UsageError
+from .registry import FORMATS, OUTPUT_SUFFIXES, SAME_SUFFIX, TENSORFLOW_FORMATS
 
 _TENSORFLOW_SUFFIX = r"(\.index|\.meta|\.data-\d{5}-of-\d{5}|-\d{5}-of-\d{5})$"
 
@@ -23,6 +24,8 @@ def stem_of(path: str | os.PathLike[str]) -> str:
 
 def default_name(path: str | os.PathLike[str], format_name: str, with_config: bool, *, to: str | None = None) -> Path:
     """The output's name where none is given: `<stem>-single` with the suffix of `to`, else that which fits.
+
+    That is `.keras` or `.weights.h5` where the source is one, `.safetensors` for TensorFlow's without JSON, else `.h5`.
 
     Parameters
     ----------
@@ -41,3 +44,25 @@ def default_name(path: str | os.PathLike[str], format_name: str, with_config: bo
     if to is not None:
         suffix = next((each for each, name in OUTPUT_SUFFIXES.items() if name == to), suffix)
     return Path(f"{stem_of(path)}-single{suffix}")
+
+
+def output_format(output: Path, to: str | None) -> str:
+    """The format that `to` or the suffix names.
+
+    Raises
+    ------
+    UsageError : unknown, or not one that can be written
+    """
+    if to is not None:
+        if to not in OUTPUT_SUFFIXES.values():
+            raise UsageError(f"cannot write '{to}'; --to takes {', '.join(sorted(set(OUTPUT_SUFFIXES.values())))}")
+        return to
+    name = output.name.lower()
+    for suffix, format_name in OUTPUT_SUFFIXES.items():
+        if name.endswith(suffix):
+            return format_name
+    raise UsageError(
+        f"its suffix names no format; use {', '.join(OUTPUT_SUFFIXES)}, or --to with one of "
+        f"{', '.join(name for name in FORMATS if name in OUTPUT_SUFFIXES.values())}",
+        path=output,
+    )

@@ -96,7 +96,18 @@ class UnsafeCheckpointError(CheckpointError, ValueError):
 
 
 class LimitExceededError(CheckpointError, ValueError):
-    """The file exceeds a bound of `Limits`."""
+    """The file exceeds a bound.
+
+    Parameters
+    ----------
+    message : what there is too much of
+    path : the file it is about
+    limit : the field of `Limits` that bounds it, for the message; None for a bound that nobody can change
+    """
+
+    def __init__(self, message: str, *, path: object = None, limit: str | None = None) -> None:
+        hint = "" if limit is None else f"; if you trust the file, raise it with --limit {limit}=N"
+        super().__init__(message + hint, path=path)
 
 
 class UnsupportedError(CheckpointError, ValueError):

@@ -19,6 +19,7 @@ from .reporting import megabytes
 from .selecting import describe_layers, find_layer, flattened
 from .source import Source, SourceOptions, open_source
 from .transforms import only
+from .views import transposed
 from .wrapping import Evidence
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class ExtractedLayer(Mapping[str, "np.ndarray"]):
                     "parameters": spec.size,
                     "bytes": spec.nbytes,
                     "stored_as": spec.locator,
-                    "statistics": None if (found := self.statistics.get(spec.name)) is None else found.to_json(),
+                    "stats": None if (found := self.statistics.get(spec.name)) is None else found.to_json(),
                 }
                 for spec in self.tensors
             ],
@@ -230,15 +231,17 @@ class _Job:
 
     def _write_container(self, output: Path, format_name: str) -> list[str]:
         """The layer's tensors by their full names in a file of one of the formats."""
-        if self.transpose:
-            raise UsageError("--transpose writes '.npy', '.csv' or a folder", path=output)
         kept = {spec.locator for spec in self.specs}
         path = self.source.path
         chosen = only(self.source.template, kept, self.where)
         chosen = replace(chosen, metadata=(("source", path.name), ("source_bytes", str(path.stat().st_size))))
         module = format_module(format_name)
+        reader = self.source.reader
+        if self.transpose:
+            reader = transposed(reader, chosen)
+            chosen = reader.describe()
         with output_file(output, overwrite=self.overwrite, inputs=[path]) as temporary:
-            module.write(self.source.reader, chosen, temporary, on_progress=self.on_progress)
+            module.write(reader, chosen, temporary, on_progress=self.on_progress)
         return self._casts(self.specs) if hasattr(module, "becomes_float32") else []
 
     def _casts(self, specs: tuple[TensorSpec, ...] | list[TensorSpec]) -> list[str]:

@@ -148,7 +148,9 @@ def accepted_config(text: str) -> ModelConfig:
 
 def _parsed(text: str, limits: Limits, path: object) -> ModelConfig:
     if len(text) > limits.max_config_bytes:
-        raise LimitExceededError(f"a model configuration of {len(text):,} characters", path=path)
+        raise LimitExceededError(
+            f"a model configuration of {len(text):,} characters", path=path, limit="max_config_bytes"
+        )
     try:
         document = json.loads(text)
         if isinstance(document, str):
@@ -158,7 +160,7 @@ def _parsed(text: str, limits: Limits, path: object) -> ModelConfig:
     except ValueError as error:
         raise ConfigError(f"the model configuration is not JSON ({error})", path=path) from error
     if _deeper_than(document, JSON_LEVELS * limits.max_depth):
-        raise LimitExceededError("the model configuration is nested too deep", path=path)
+        raise LimitExceededError("the model configuration is nested too deep", path=path, limit="max_depth")
     return model_from_json(document, limits, path=path)
 
 
@@ -219,7 +221,9 @@ class _Parser:
 
     def model(self, entry: Json, depth: int) -> ModelConfig:
         if depth > self._limits.max_depth:
-            raise LimitExceededError(f"models nested deeper than {self._limits.max_depth}", path=self._path)
+            raise LimitExceededError(
+                f"models nested deeper than {self._limits.max_depth}", path=self._path, limit="max_depth"
+            )
         config = entry["config"]
         listed = config if isinstance(config, list) else config["layers"]
         if entry["class_name"] == "Sequential":
@@ -243,7 +247,9 @@ class _Parser:
     def _layer(self, entry: Any, depth: int, functional: bool) -> LayerConfig:
         self._layers += 1
         if self._layers > self._limits.max_layers:
-            raise LimitExceededError(f"more than {self._limits.max_layers:,} layers", path=self._path)
+            raise LimitExceededError(
+                f"more than {self._limits.max_layers:,} layers", path=self._path, limit="max_layers"
+            )
         if not isinstance(entry, Mapping) or not isinstance(entry.get("class_name"), str):
             raise ConfigError("a layer of the model configuration has no 'class_name'", path=self._path)
         config = entry.get("config")
@@ -266,13 +272,17 @@ class _Parser:
 
     def _wrapped(self, entry: Json, depth: int) -> LayerConfig:
         if depth > self._limits.max_depth:
-            raise LimitExceededError(f"layers nested deeper than {self._limits.max_depth}", path=self._path)
+            raise LimitExceededError(
+                f"layers nested deeper than {self._limits.max_depth}", path=self._path, limit="max_depth"
+            )
         return self._layer(entry, depth + 1, False)
 
     def _node(self, raw: Any) -> Node:
         self._nodes += 1
         if self._nodes > self._limits.max_nodes:
-            raise LimitExceededError(f"more than {self._limits.max_nodes:,} calls of layers", path=self._path)
+            raise LimitExceededError(
+                f"more than {self._limits.max_nodes:,} calls of layers", path=self._path, limit="max_nodes"
+            )
         if isinstance(raw, Mapping) and isinstance(raw.get("kwargs"), Mapping):
             kwargs: Json = raw["kwargs"]
         else:

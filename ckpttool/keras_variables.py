@@ -288,10 +288,6 @@ def _renumbered(variables: Variables | None, tag: str) -> Variables | None:
     )
 
 
-def _tagged(shape: tuple[Axis, ...], tag: str) -> tuple[Axis, ...]:
-    return tuple(axis if isinstance(axis, int) else f"{tag}.{axis}" for axis in shape)
-
-
 def _time_distributed(config: Json) -> Variables | None:
     class_name, name, inside = _inner(config)
     return _prefixed(name, class_name, inside)

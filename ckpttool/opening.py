@@ -54,6 +54,8 @@ def open_checkpoint(
     probe = Probe(path, limits, read)
     try:
         match = recognise(probe, format_name)
+        if read.step is not None and match.format not in TENSORFLOW_FORMATS:
+            raise UsageError("holds one model and no steps to choose from (--step)", path=path)
         module = format_module(match.format)
         reader: Reader = module.Reader(probe)
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,6 +100,14 @@ def megabytes(nbytes: int) -> str:
         if size < 1024 or unit == "TB":
             break
     return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
+
+
+def file_sha256(path: Path) -> str | None:
+    """A source file's checksum; None for a folder."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(document: dict[str, Any], path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> None:

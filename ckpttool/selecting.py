@@ -31,11 +31,6 @@ def fits(path: tuple[str, ...], pattern: str) -> bool:
     return any(sign in pattern for sign in "*?[") and (fnmatchcase(text, pattern) or fnmatchcase(path[-1], pattern))
 
 
-def matching_layers(checkpoint: Checkpoint, pattern: str) -> list[Found]:
-    """Every layer that fits, weightless ones too, in model order."""
-    return [(path, layer) for path, layer in checkpoint.walk() if fits(path, pattern)]
-
-
 def find_layer(checkpoint: Checkpoint, pattern: str, *, path: object = None) -> Found:
     """The one layer with weights that fits.
 

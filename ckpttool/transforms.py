@@ -93,15 +93,6 @@ def without_roles(checkpoint: Checkpoint, *roles: Role) -> Checkpoint:
     return replace(checkpoint, loose=tuple(spec for spec in checkpoint.loose if spec.role not in roles))
 
 
-def select(checkpoint: Checkpoint, keep: Callable[[TensorSpec], bool]) -> Checkpoint:
-    """The same with only the tensors that `keep` accepts; layers stay, empty ones too."""
-    return replace(
-        checkpoint,
-        layers=tuple(_filter_layer(layer, keep) for layer in checkpoint.layers),
-        loose=tuple(spec for spec in checkpoint.loose if keep(spec)),
-    )
-
-
 def only(checkpoint: Checkpoint, locators: Container[str], path: tuple[str, ...]) -> Checkpoint:
     """A weights-only description of some tensors of the layer at a path, and of no other layer."""
     layers = tuple(_only_layer(layer, locators, path) for layer in checkpoint.layers if layer.name == path[0])
@@ -131,12 +122,4 @@ def map_layer(layer: Layer, change: Callable[[TensorSpec], TensorSpec]) -> Layer
         layer,
         tensors=tuple(change(spec) for spec in layer.tensors),
         layers=tuple(map_layer(each, change) for each in layer.layers),
-    )
-
-
-def _filter_layer(layer: Layer, keep: Callable[[TensorSpec], bool]) -> Layer:
-    return replace(
-        layer,
-        tensors=tuple(spec for spec in layer.tensors if keep(spec)),
-        layers=tuple(_filter_layer(each, keep) for each in layer.layers),
     )

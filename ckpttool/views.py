@@ -15,21 +15,30 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+def transposed(reader: Reader, checkpoint: Checkpoint) -> TurnedKernels:
+    """All weights of a description with their axes reversed."""
+    turns = [Turn(spec, (), tuple(range(len(spec.shape)))[::-1]) for spec in checkpoint.weights()]
+    return TurnedKernels(reader, checkpoint, turns, checkpoint.written_by.backend)
+
+
 class TurnedKernels:
-    """Convolution kernels as TensorFlow has them, all other tensors as they are. Holds one kernel at a time.
+    """Some tensors with axes reversed or in another order, all others as they are. Holds one tensor at a time.
 
     Parameters
     ----------
     reader : the source; closed with this view
     checkpoint : its description
-    turns : how each kernel is turned, see `theano.turns`
+    turns : how each tensor is turned; for convolution kernels of Theano see `theano.turns`
+    backend : whose kernels they are then
     """
 
-    def __init__(self, reader: Reader, checkpoint: Checkpoint, turns: Iterable[Turn]) -> None:
+    def __init__(
+        self, reader: Reader, checkpoint: Checkpoint, turns: Iterable[Turn], backend: str | None = "tensorflow"
+    ) -> None:
         self._reader = reader
         self._turns = {turn.spec.locator: turn for turn in turns}
         layers = tuple(self._described(layer) for layer in checkpoint.layers)
-        written_by = replace(checkpoint.written_by, backend="tensorflow")
+        written_by = replace(checkpoint.written_by, backend=backend)
         self._checkpoint = replace(checkpoint, layers=layers, written_by=written_by)
 
     def _described(self, layer: Layer) -> Layer:
@@ -53,15 +62,15 @@ class TurnedKernels:
 
     @property
     def turned(self) -> int:
-        """How many kernels are turned."""
+        """How many tensors are turned."""
         return len(self._turns)
 
     def describe(self) -> Checkpoint:
-        """The source's description with the shapes of the turned kernels."""
+        """The source's description with the shapes of the turned tensors."""
         return self._checkpoint
 
     def read(self, spec: TensorSpec) -> np.ndarray:
-        """The whole tensor, turned where it is a convolution kernel."""
+        """The whole tensor, turned where it is one to turn."""
         turn = self._turns.get(spec.locator)
         if turn is None:
             return self._reader.read(spec)
@@ -81,5 +90,5 @@ class TurnedKernels:
             yield values[start : start + step]
 
     def extent(self, spec: TensorSpec) -> Extent | None:
-        """Where the bytes lie as they are; None for a turned kernel."""
+        """Where the bytes lie as they are; None for a turned tensor."""
         return None if spec.locator in self._turns else self._reader.extent(spec)

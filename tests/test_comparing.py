@@ -42,6 +42,13 @@ def test_an_unwrapped_file_is_its_source_bit_for_bit(fixture_files: Path, tmp_pa
     assert found.sentence() == "verified: 10 of 10 tensors equal"
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".weights.h5"])
+def test_every_output_of_unwrap_can_be_verified(suffix: str, fixture_files: Path, tmp_path: Path) -> None:
+    output = tmp_path / f"base{suffix}"
+    ckpttool.unwrap(fixture_files / SOURCE, output)
+    assert ckpttool.verify(fixture_files / SOURCE, output, predict=False).verified
+
+
 def test_progress_counts_the_bytes_that_are_compared(fixture_files: Path, tmp_path: Path) -> None:
     ckpttool.unwrap(fixture_files / SOURCE, tmp_path / "base.h5")
     steps: list[Progress] = []

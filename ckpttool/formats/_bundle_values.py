@@ -55,7 +55,9 @@ class BundleValues:
         if logical not in ITEM_BYTES:
             raise UnsupportedError(f"{name}: values of type {entry.dtype_name} cannot be read", path=self._bundle.index)
         if math.prod(entry.shape) * ITEM_BYTES[logical] > self._bundle.limits.max_tensor_bytes:
-            raise LimitExceededError(f"{name}: a tensor of shape {entry.shape}", path=self._bundle.index)
+            raise LimitExceededError(
+                f"{name}: a tensor of shape {entry.shape}", path=self._bundle.index, limit="max_tensor_bytes"
+            )
         dtype = numpy_dtype(logical)
         if entry.slices:
             yield from self._sliced(name, entry, dtype, max_bytes)

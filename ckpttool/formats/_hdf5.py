@@ -119,7 +119,7 @@ class Hdf5File:
         self._seen_objects += 1
         if self._seen_objects > self.limits.max_objects:
             raise LimitExceededError(
-                f"more than {self.limits.max_objects:,} objects; raise it with --limit max_objects=N", path=self.path
+                f"more than {self.limits.max_objects:,} objects", path=self.path, limit="max_objects"
             )
 
     def open_descriptor(self) -> int:
@@ -230,7 +230,9 @@ class Hdf5Group:
         if array.size == 0:
             return ()
         if array.size > self._file.limits.max_objects:
-            raise LimitExceededError(f"attribute '{name}' lists {array.size:,} names", path=self._file.path)
+            raise LimitExceededError(
+                f"attribute '{name}' lists {array.size:,} names", path=self._file.path, limit="max_objects"
+            )
         if array.ndim != 1 or array.dtype.kind not in "SOU":
             raise CorruptCheckpointError(f"{self._where()}: '{name}' is not a list of names", path=self._file.path)
         return tuple([self._decode(item, name) for item in array.tolist()])
@@ -241,7 +243,9 @@ class Hdf5Group:
         if not isinstance(value, str):
             raise CorruptCheckpointError(f"{self._where()}: attribute '{name}' is not text", path=self._file.path)
         if len(value) > self._file.limits.max_config_bytes:
-            raise LimitExceededError(f"attribute '{name}' holds {len(value):,} characters", path=self._file.path)
+            raise LimitExceededError(
+                f"attribute '{name}' holds {len(value):,} characters", path=self._file.path, limit="max_config_bytes"
+            )
         return str(value)
 
     def _attribute(self, name: str) -> Any:
@@ -262,7 +266,7 @@ class Hdf5Group:
             count *= length
         size = type_id.get_size()
         if count * size > self._file.limits.max_config_bytes:
-            raise LimitExceededError(f"attribute '{name}' is too large", path=self._file.path)
+            raise LimitExceededError(f"attribute '{name}' is too large", path=self._file.path, limit="max_config_bytes")
         type_class = type_id.get_class()
         if type_class == h5t.STRING and not type_id.is_variable_str() and shape is not None:
             if type_id.get_strpad() != h5t.STR_SPACEPAD:
@@ -303,12 +307,16 @@ class Hdf5Group:
         """
         limits = self._file.limits
         if len(name) > limits.max_name_bytes:
-            raise LimitExceededError(f"a name of {len(name):,} characters", path=self._file.path)
+            raise LimitExceededError(
+                f"a name of {len(name):,} characters", path=self._file.path, limit="max_name_bytes"
+            )
         parts = name.split("/")
         if not _REFUSED_PARTS.isdisjoint(parts) or "\0" in name:
             raise UnsafeCheckpointError(f"refused name '{shown(name)}' in {self._where()}", path=self._file.path)
         if len(parts) + self.path.count("/") > limits.max_depth:
-            raise LimitExceededError(f"groups nested deeper than {limits.max_depth}", path=self._file.path)
+            raise LimitExceededError(
+                f"groups nested deeper than {limits.max_depth}", path=self._file.path, limit="max_depth"
+            )
         full = posixpath.join(self.path, name) if self.path else name
         try:
             target = self._open(name, parts, full)

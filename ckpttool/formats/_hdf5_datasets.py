@@ -117,14 +117,15 @@ class Hdf5Dataset:
 
     def _check_limit(self, declared: int) -> None:
         if declared > self._file.limits.max_tensor_bytes:
-            raise LimitExceededError(f"'{shown(self.path)}' declares {declared:,} bytes", path=self._file.path)
+            message = f"'{shown(self.path)}' declares {declared:,} bytes"
+            raise LimitExceededError(message, path=self._file.path, limit="max_tensor_bytes")
 
     def _check_chunk(self, chunk_bytes: int) -> None:
         if chunk_bytes > self._file.limits.max_chunk_bytes:
             raise LimitExceededError(
-                f"'{shown(self.path)}' is stored in chunks of {chunk_bytes:,} bytes, each of which must fit into "
-                "memory; allow it with --limit max_chunk_bytes=N",
+                f"'{shown(self.path)}' lies in chunks of {chunk_bytes:,} bytes, each of which must fit into memory",
                 path=self._file.path,
+                limit="max_chunk_bytes",
             )
 
     def _check_stored(self, declared: int, filtered: bool, layout: int, dtype: str) -> None:

@@ -84,7 +84,7 @@ class SavedModelFile:
         for field in _wire.fields(data, start, end):
             if field.number == 1 and field.kind == _wire.BYTES:
                 if len(found) >= self._limits.max_objects:
-                    raise LimitExceededError(f"more than {self._limits.max_objects:,} objects")
+                    raise LimitExceededError(f"more than {self._limits.max_objects:,} objects", limit="max_objects")
                 found.append(_object(data, field))
         return found
 
@@ -92,7 +92,7 @@ class SavedModelFile:
         """Nodes {2 node_id, 3 node_path, 4 identifier, 5 metadata}; node 0 has no id."""
         try:
             if path.stat().st_size > self._limits.max_config_bytes:
-                raise LimitExceededError("too large for Keras metadata", path=path)
+                raise LimitExceededError("too large for Keras metadata", path=path, limit="max_config_bytes")
             data = path.read_bytes()
         except OSError:
             return

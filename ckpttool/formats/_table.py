@@ -85,8 +85,9 @@ class Table:
                 count += 1
                 if count > self._limits.max_objects:
                     raise LimitExceededError(
-                        f"more than {self._limits.max_objects:,} entries; raise it with --limit max_objects=N",
+                        f"more than {self._limits.max_objects:,} entries",
                         path=self.path,
+                        limit="max_objects",
                     )
                 last = key
                 yield key, value

@@ -88,7 +88,7 @@ class ZipArchive:
                 path=self.path,
             ) from error
         if len(entries) > self._limits.max_objects:
-            raise LimitExceededError(f"holds {len(entries):,} members", path=self.path)
+            raise LimitExceededError(f"holds {len(entries):,} members", path=self.path, limit="max_objects")
         seen: set[str] = set()
         end = 0
         for entry in sorted(entries, key=_header_offset):
@@ -192,7 +192,9 @@ class ZipArchive:
             done += len(part)
             if done > bound:
                 raise LimitExceededError(
-                    f"member '{_shown(member.name)}' inflates beyond {bound:,} bytes", path=self.path
+                    f"member '{_shown(member.name)}' inflates beyond {bound:,} bytes",
+                    path=self.path,
+                    limit="max_inflation" if bound < max_bytes else None,
                 )
             crc = zlib.crc32(part, crc)
             yield part

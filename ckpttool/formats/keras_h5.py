@@ -96,7 +96,7 @@ class Reader:
         if layer_names is None:
             raise self._half_written(root, weights)
         if len(layer_names) > self._file.limits.max_layers:
-            raise LimitExceededError(f"lists {len(layer_names):,} layers", path=self._path)
+            raise LimitExceededError(f"lists {len(layer_names):,} layers", path=self._path, limit="max_layers")
         if len(set(layer_names)) != len(layer_names):
             raise CorruptCheckpointError("'layer_names' names a layer twice; its save failed half-way", path=self._path)
         layers = tuple([self._layer(weights, name) for name in layer_names])

@@ -102,7 +102,7 @@ class Reader:
             for name in value if isinstance(value, list) else [value]:
                 listed.setdefault(self._plain_name(name), []).append(key)
         if len(listed) > self._probe.limits.max_objects:
-            raise LimitExceededError(f"lists {len(listed):,} shards", path=self._path)
+            raise LimitExceededError(f"lists {len(listed):,} shards", path=self._path, limit="max_objects")
         for name in sorted(listed):
             path = self._path.with_name(name)
             if not path.is_file():

@@ -35,7 +35,6 @@ OPTIMIZER_FROM = ("*",)  # formats whose optimizer state can be written; under `
 SUFFIX = ".npy"
 NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # of a member; NumPy refuses longer ones since its parser could be made to crash
-EMPTY_ZIP = b"PK\x05\x06"
 
 _HEADER = re.compile(
     rb"\{\s*'descr':\s*'(?P<descr>[^']{1,100})',\s*'fortran_order':\s*(?P<fortran>True|False),\s*"
@@ -124,7 +123,9 @@ class Reader:
             raise self._corrupt(f"member '{member}' has a header that is not NumPy's")
         shape = tuple(int(part.strip(b" L")) for part in found["shape"].split(b",") if part.strip())
         if math.prod(shape) > self._limits.max_tensor_bytes:
-            raise LimitExceededError(f"member '{member}' declares shape {shape}", path=self._path)
+            raise LimitExceededError(
+                f"member '{member}' declares shape {shape}", path=self._path, limit="max_tensor_bytes"
+            )
         descr = found["descr"].decode("ascii", "replace")
         if descr.endswith("O"):
             place = _Place(member, np.dtype("V8"), False, start, "holds pickled objects, which ckpttool never loads")

@@ -105,7 +105,7 @@ class Reader:
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise self._corrupt("its metadata is not a table of texts")
         if len(header) > self._limits.max_objects:
-            raise LimitExceededError(f"holds {len(header):,} tensors", path=self._path)
+            raise LimitExceededError(f"holds {len(header):,} tensors", path=self._path, limit="max_objects")
         self._places: dict[str, tuple[int, int]] = {}
         specs = [self._tensor(name, entry, start) for name, entry in header.items()]
         end = start
@@ -145,7 +145,7 @@ class Reader:
         if not isinstance(code, str) or not all(type(number) is int and number >= 0 for number in numbers):
             raise self._corrupt(f"the header's entry of tensor {name!r} is not one")
         if len(name) > self._limits.max_name_bytes:
-            raise LimitExceededError(f"a name of {len(name):,} characters", path=self._path)
+            raise LimitExceededError(f"a name of {len(name):,} characters", path=self._path, limit="max_name_bytes")
         dtype = _NAMES.get(code, code.lower())
         known = ITEM_BYTES.get(dtype)
         if last < first or (known is not None and last - first != known * math.prod(shape)):

@@ -16,7 +16,7 @@ from ..errors import EmptyResultError, UsageError
 from ..output import check_distinct, check_output, output_file
 from ..reading import OnProgress
 from ..registry import format_module
-from ..reporting import TensorRecord, write_json
+from ..reporting import TensorRecord, file_sha256, write_json
 from ..source import Source, SourceOptions, open_source
 from ..transforms import without_roles
 from ..verification import Verification
@@ -90,7 +90,9 @@ def migrate(
         else:
             done = _to_keras(source, target, chosen, verify, dry_run, overwrite, on_progress)
         if report is not None and not dry_run:
-            full = replace(done, records=tuple(tensor_records(source, done.plan)), source_sha256=_sha256(source.path))
+            full = replace(
+                done, records=tuple(tensor_records(source, done.plan)), source_sha256=file_sha256(source.path)
+            )
             write_json(full.to_json(), Path(report), overwrite=overwrite, inputs=[*inputs, target])
         return done
 
@@ -237,10 +239,3 @@ def tensor_records(source: Source, plan: Plan | None) -> Iterator[TensorRecord]:
         digest = hashlib.sha256(little_endian_bytes(array))
         written = "/".join((*path, *weight.source[len(path) : -1], weight.variable))
         yield TensorRecord(spec.locator, written, array.shape, spec.dtype, digest.hexdigest())
-
-
-def _sha256(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

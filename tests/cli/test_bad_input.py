@@ -371,3 +371,16 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(ckpttool.inspecting, "open_source", fail)
     assert run(["inspect", str(WRAPPED)]) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "limit", ["max_objects", "max_layers", "max_name_bytes", "max_config_bytes", "max_tensor_bytes"]
+)
+def test_an_exceeded_limit_is_named_with_its_option(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(FILES / "keras-2.2.4-sequential.h5"), "--limit", f"{limit}=1"]) == 3
+    assert f"--limit {limit}=N" in capsys.readouterr().err
+
+
+def test_a_step_of_what_has_no_steps_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(FILES / "keras-2.2.4-sequential.h5"), "--step", "4"]) == 2
+    assert "--step" in capsys.readouterr().err

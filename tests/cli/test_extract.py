@@ -61,6 +61,15 @@ def test_the_kernel_as_npy_and_what_was_left_out(capsys: pytest.CaptureFixture[s
     assert digest(array) == sha256(TOWERS.name, "tower/image_embedding/kernel")
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".h5"])
+def test_all_tensors_of_a_layer_transposed(suffix: str) -> None:
+    layer = ckpttool.extract(TOWERS, "image_embedding", f"turned{suffix}", transpose=True)
+    turned = ckpttool.extract(f"turned{suffix}", "image_embedding")
+    assert turned.kernel.shape == (5, 8)
+    np.testing.assert_array_equal(turned.kernel, layer.kernel.T)
+    np.testing.assert_array_equal(turned["bias"], layer["bias"])
+
+
 def test_one_tensor_and_its_transpose() -> None:
     assert run(["extract", str(TOWERS), "--layer", "image_embedding", "--tensor", "bias", "-o", "bias.npy"]) == 0
     assert digest(np.load("bias.npy")) == sha256(TOWERS.name, "tower/image_embedding/bias")

@@ -11,7 +11,7 @@ recurrent.py (Keras 2.0.9), tensorflow/python/keras/layers/recurrent.py (TF 1.15
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..plan import LayerSpec
@@ -160,8 +160,6 @@ def _rnn(arguments: Arguments, context: Context) -> Ruled:
     arguments.set("cell", tuple(cells) if stacked else cells[0])
     return Ruled(arguments.finish("RNN"), changes, notes=notes)
 
-
-_Apply = Callable[[Arguments, Context], Ruled]
 
 RULES = table(
     Rule(
