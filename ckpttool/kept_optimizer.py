@@ -1,4 +1,4 @@
-"""`--keep-optimizer`: the state of a parallel model's optimizer beside its template, or the reason why it is left out."""
+"""`--keep-optimizer`: the optimizer state of a parallel model beside its template, or the reason why it is not there."""
 
 from __future__ import annotations
 

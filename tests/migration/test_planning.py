@@ -52,6 +52,8 @@ def test_every_other_full_model_of_keras_2_and_3_has_a_plan_of_all_its_tensors(
     for name, entry in manifest.items():
         if entry["kind"] != "model" or not name.endswith(".h5") or name in STOPS or name.startswith("keras-1"):
             continue
+        if name.startswith(("own-", "look-")):  # their templates are those of other files, or have Lambdas
+            continue
         plan = plan_file(fixture_files / name)
         json.dumps(plan.to_json())
         stored = ["/".join(weight.source) for _, _, weight in plan.model.all_weights()]
