@@ -63,7 +63,7 @@ def _holds_weights(path: Path, limits: Limits) -> bool:
 def family(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> list[Path]:
     """The Keras files in a folder that is no checkpoint itself, epochs in their order; empty for anything else."""
     folder = Path(path)
-    if not os.path.isdir(folder):  # False too for names that no file can have
+    if not os.path.isdir(folder):  # False for names that no file can have, too
         return []
     try:
         recognise(Probe(folder, options.limits), options.format_name)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .beside import config_beside, weights_beside
+from . import conversion_notes
+from .beside import config_beside
 from .casting import CastReader
-from .checkpoint import Checkpoint, Notice, Role, TensorSpec
+from .checkpoint import Checkpoint, Role
 from .custom_classes import custom_notices
 from .default_names import default_name, output_format
 from .errors import EmptyResultError, UnsupportedError
@@ -258,7 +259,7 @@ def plan_unwrap(
         config, notices = written_config(template)
         template = replace(template, config=config).with_warnings(*notices)
     if not any(True for _ in template.weights()):
-        raise EmptyResultError(_empty(source), path=source.path)
+        raise EmptyResultError(conversion_notes.empty(source), path=source.path)
     template = template.with_warnings(*custom_notices(template))
     notes: list[str] = []
     if source.wrapper is None:
@@ -269,16 +270,9 @@ def plan_unwrap(
     if source.template.config is None and not weights_only:
         notes.append("the source holds no configuration: weights only")
     if format_name == "keras-h5":
-        notes.extend(_order_note(source, template))
-        notes.extend(_keras3_note(source, template, output, options))
+        notes.extend(conversion_notes.order_note(source, template))
+        notes.extend(conversion_notes.keras3_note(source, template, output, options))
     return Plan(output, format_name, template, tuple(notes), source.wrapper)
-
-
-def _empty(source: Source) -> str:
-    beside = weights_beside(source.path)
-    return "holds no weights, so there is nothing to write" + (
-        f"; beside it {', '.join(beside)} does" if beside else ""
-    )
 
 
 def plan_convert(source: Source, output: Path, format_name: str, *, weights_only: bool) -> Plan:
@@ -291,7 +285,7 @@ def plan_convert(source: Source, output: Path, format_name: str, *, weights_only
     whole = source.whole
     notes: list[str] = []
     if next(whole.weights(), None) is None:
-        raise EmptyResultError(_empty(source), path=source.path)
+        raise EmptyResultError(conversion_notes.empty(source), path=source.path)
     if source.wrapper is not None:
         over = f" over {source.wrapper.replicas}" if source.wrapper.replicas else ""
         notes.append(f"the wrapper is kept: {source.wrapper.kind}{over}; 'ckpttool unwrap' takes it out")
@@ -334,29 +328,11 @@ def _needs_config(format_name: str) -> bool:
     return bool(getattr(format_module(format_name), "NEEDS_CONFIG", False))
 
 
-def _order_note(source: Source, template: Checkpoint) -> list[str]:
-    """Inside a flat list frozen layers stand last, so without a configuration the order of layers is not known."""
-    if source.wrapper is None or source.whole.config is not None:
-        return []
-    return [
-        "layers are named and ordered as they are stored: load this file by name (load_weights(…, by_name=True)), "
-        "or give the model's JSON with --config for its own order and nesting"
-    ]
-
-
-def _keras3_note(source: Source, template: Checkpoint, output: Path, options: SourceOptions) -> list[str]:
-    major = template.written_by.keras_major
-    if template.config is None or (major is not None and major >= 3):
-        return []
-    line = command_line("ckpttool", "migrate", os.fspath(source.path), *options.words(), "-o", f"{output.stem}.keras")
-    return [f"for tf_keras and the old Keras; Keras 3 refuses most configurations of its age, so for Keras 3: {line}"]
-
-
 def describe_plan(source: Source, plan: Plan) -> ConversionReport:
     """The report of a plan, before or after it is executed."""
     specs = list(plan.checkpoint.weights())
     stored = {spec.locator for spec in source.whole.weights()}
-    warnings = [*plan.checkpoint.warnings, *_left_behind(source, specs)]
+    warnings = [*plan.checkpoint.warnings, *conversion_notes.left_behind(source, specs)]
     return ConversionReport(
         source=os.fspath(source.path),
         output=os.fspath(plan.output),
@@ -372,18 +348,6 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
         warnings=tuple(warnings),
         notes=plan.notes,
     )
-
-
-def _left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
-    """Weights outside the template; a proven wrapper has none but copies."""
-    kept = {spec.locator for spec in written}
-    if source.wrapper is not None:
-        kept |= {twin.locator for spec, twins in source.wrapper.twins if spec.locator in kept for twin in twins}
-    left = [spec.name for spec in source.whole.weights() if spec.locator not in kept]
-    if not left:
-        return []
-    shown = ", ".join(left[:3]) + (" …" if len(left) > 3 else "")
-    return [Notice("weights-left-out", f"{len(left)} tensors outside of the template are left out: {shown}")]
 
 
 def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgress | None) -> None:

@@ -1,4 +1,4 @@
-"""`--keep-optimizer`: the optimizer state of a parallel model beside its template, or why it is left out."""
+"""`--keep-optimizer`: a parallel model's optimizer state beside its template, or the reason why it is not there."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from typing import Any
 from .errors import CheckpointError, ConfigError, LimitExceededError, MissingDependencyError
 from .limits import Limits
 
-_BEGINS = re.compile(rb"\s*(---|#|%YAML|'?\"?(backend|class_name|config|keras_version|model_config)'?\"?\s*:)")
+_KEYS = rb"backend|class_name|config|keras_version|model_config"
+_BEGINS = re.compile(rb"\s*((---|%%YAML|#)[^\n]*\n\s*)*['\"]?(%b)['\"]?\s*:" % _KEYS)
 
 
 def looks_like_yaml(head: bytes) -> bool:

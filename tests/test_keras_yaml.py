@@ -73,9 +73,19 @@ def test_size_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("head", "expected"),
-    [(b"backend: tensorflow\n", True), (b"class_name: Model", True), (b"---\nconfig:", True), (b"# model\n", True),
-     (b"\x89HDF\r\n", False), (b"PK\x03\x04", False), (b"hello", False), (b"class_name: \0", False)],
-)  # fmt: skip
+    [
+        (b"backend: tensorflow\n", True),
+        (b"class_name: Model", True),
+        (b"---\nconfig:", True),
+        (b"%YAML 1.1\n---\nbackend: x", True),
+        (b"# model\nclass_name: Model", True),
+        (b"# Notes\n\nText", False),
+        (b"\x89HDF\r\n", False),
+        (b"PK\x03\x04", False),
+        (b"hello", False),
+        (b"class_name: \0", False),
+    ],
+)
 def test_the_first_bytes_tell(head: bytes, expected: bool) -> None:
     assert looks_like_yaml(head) is expected
 

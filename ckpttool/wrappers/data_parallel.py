@@ -19,6 +19,7 @@ from ..keras_config import LayerConfig, ModelConfig
 from ..keras_variables import expected_variables
 from ..transforms import lift, map_layer, model_config, nested_model
 from ..wrapping import Evidence
+from ._built import with_input_shape
 from ._compiled import of_template, of_whole, renamed
 from ._rewriting import changed_inside, collapsed, replaced
 from ._shape import Shape, around, find_shape, has_other_calls
@@ -121,6 +122,7 @@ def unwrap(checkpoint: Checkpoint, evidence: Evidence) -> Checkpoint:
         return replace(checkpoint, layers=layers, loose=(), training_config=compiled, config=json.dumps(entry))
     template = lift(checkpoint, evidence.template)
     template = replace(template, training_config=of_template(checkpoint.training_config, model, shape))
+    template = with_input_shape(template, model, shape)
     rest = [layer.name for layer in around(model, shape)]
     if not rest:
         return template

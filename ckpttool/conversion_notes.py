@@ -1,0 +1,50 @@
+"""What a person should know about a conversion: sentences for the report, kept apart from what is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .beside import weights_beside
+from .checkpoint import Checkpoint, Notice, TensorSpec
+from .source import Source, SourceOptions
+from .wrapping import command_line
+
+
+def order_note(source: Source, template: Checkpoint) -> list[str]:
+    """Inside a flat list frozen layers stand last, so without a configuration the order of layers is not known."""
+    if source.wrapper is None or source.whole.config is not None:
+        return []
+    return [
+        "layers are named and ordered as they are stored: load this file by name (load_weights(…, by_name=True)), "
+        "or give the model's JSON with --config for its own order and nesting"
+    ]
+
+
+def keras3_note(source: Source, template: Checkpoint, output: Path, options: SourceOptions) -> list[str]:
+    """Where Keras 3 could not load what is written, the command whose output it loads."""
+    major = template.written_by.keras_major
+    if template.config is None or (major is not None and major >= 3):
+        return []
+    line = command_line("ckpttool", "migrate", os.fspath(source.path), *options.words(), "-o", f"{output.stem}.keras")
+    return [f"for tf_keras and the old Keras; Keras 3 refuses most configurations of its age, so for Keras 3: {line}"]
+
+
+def left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
+    """Weights outside the template; a proven wrapper has none but copies."""
+    kept = {spec.locator for spec in written}
+    if source.wrapper is not None:
+        kept |= {twin.locator for spec, twins in source.wrapper.twins if spec.locator in kept for twin in twins}
+    left = [spec.name for spec in source.whole.weights() if spec.locator not in kept]
+    if not left:
+        return []
+    shown = ", ".join(left[:3]) + (" …" if len(left) > 3 else "")
+    return [Notice("weights-left-out", f"{len(left)} tensors outside of the template are left out: {shown}")]
+
+
+def empty(source: Source) -> str:
+    """That there is nothing to write, and which file of the folder has weights."""
+    beside = weights_beside(source.path)
+    holders = f"; beside it {', '.join(beside)} does" if beside else ""
+    return f"holds no weights, so there is nothing to write{holders}"
