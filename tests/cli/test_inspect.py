@@ -175,7 +175,7 @@ def test_a_configuration_proves_the_wrapper(capsys: pytest.CaptureFixture[str]) 
         (("--limit", "max_layers=1"), "lists 5 layers"),
         (("--config", "nowhere.json"), "no such file"),
         (("--config", "keras-2.2.4-sequential.reference.npz"), "holds no model configuration"),
-        (("--config", "../README.md"), "neither model JSON nor plain YAML"),
+        (("--config", "../README.md"), "not a known checkpoint"),
         (("--config", "keras-2.2.4-sequential-weights.h5"), "holds no model configuration"),
         (("--assume-wrapper", "x", "--no-wrapper"), "contradict each other"),
         (("--assume-wrapper", "nothing"), "no layer 'nothing' with weights"),
