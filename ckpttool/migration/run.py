@@ -198,13 +198,15 @@ def _to_tf_keras(
     if dry_run:
         return replace(done, dry_run=True)
     proof: Verification | None = None
-    with output_file(target, overwrite=overwrite, inputs=[source.path]) as temporary:
-        with _beside(temporary, ".h5") as saved:  # not locked, since HDF5 locks what it reads
-            format_module("keras-h5").write(source.reader, source.template, saved, on_progress=on_progress)
-            if verify:
-                with open_source(saved, SourceOptions(no_wrapper=True)) as other:
-                    proof = verify_checkpoint(source, other, chosen)
-                _refuse_wrong(proof)
+    with (
+        output_file(target, overwrite=overwrite, inputs=[source.path]) as temporary,
+        _beside(temporary, ".h5") as saved,  # the temporary itself is locked, and HDF5 locks what it reads
+    ):
+        format_module("keras-h5").write(source.reader, source.template, saved, on_progress=on_progress)
+        if verify:
+            with open_source(saved, SourceOptions(no_wrapper=True)) as other:
+                proof = verify_checkpoint(source, other, chosen)
+            _refuse_wrong(proof)
     if proof is not None:
         proof = replace(proof, b=os.fspath(target))
     return replace(done, verification=proof)
