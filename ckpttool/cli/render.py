@@ -167,7 +167,7 @@ def migration(done: MigrationReport, *, quiet: bool, verbose: bool) -> None:
             say(f"{tensor}: {how}")
     if done.verification is None:
         say("NOT VERIFIED: not asked for (--no-verify)")
-    else:
+    elif not quiet or not done.verification.verified:
         _proof(done.verification, say)
     out(done.output)
 

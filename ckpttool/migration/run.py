@@ -170,9 +170,16 @@ def saved_archive(
     """Build the plan and save it under a name that Keras opens; it becomes `temporary` when the block ends well."""
     built = build_model(plan, user)
     set_weights(built, plan, source.template, source.reader, on_progress=on_progress)
-    saved = temporary.with_name(f"{temporary.name}.keras")
-    try:
+    with _beside(temporary, ".keras") as saved:
         save_model(built, saved)
+        yield saved
+
+
+@contextmanager
+def _beside(temporary: Path, suffix: str) -> Iterator[Path]:
+    """A name beside a temporary output, with a suffix; what is there becomes the output when the block ends well."""
+    saved = temporary.with_name(f"{temporary.name}{suffix}")
+    try:
         yield saved
         os.replace(saved, temporary)
     finally:
@@ -191,10 +198,13 @@ def _to_tf_keras(
     if dry_run:
         return replace(done, dry_run=True)
     proof: Verification | None = None
-    with output_file(target, overwrite=overwrite, inputs=[source.path]) as temporary:
-        format_module("keras-h5").write(source.reader, source.template, temporary, on_progress=on_progress)
+    with (
+        output_file(target, overwrite=overwrite, inputs=[source.path]) as temporary,
+        _beside(temporary, ".h5") as saved,  # the temporary itself is locked, and HDF5 locks what it reads
+    ):
+        format_module("keras-h5").write(source.reader, source.template, saved, on_progress=on_progress)
         if verify:
-            with open_source(temporary, SourceOptions(no_wrapper=True)) as other:
+            with open_source(saved, SourceOptions(no_wrapper=True)) as other:
                 proof = verify_checkpoint(source, other, chosen)
             _refuse_wrong(proof)
     if proof is not None:

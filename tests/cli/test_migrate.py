@@ -64,6 +64,17 @@ def test_a_wrapped_model_becomes_a_proven_keras_3_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.tensorflow
+def test_the_file_for_tf_keras_is_proven_too(tmp_path: Path) -> None:
+    source = FILES / "keras-2.2.4-sequential.h5"
+    done = ckpttool("migrate", str(source), "-q", "-o", "new.h5", "--report", "report.json", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "new.h5\n", "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["format"] == "keras-h5"
+    assert report["verification"]["prediction"]["equal"] is True
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["new.h5", "report.json"]
+
+
+@pytest.mark.tensorflow
 def test_the_users_own_code_is_run_and_what_it_means_is_said(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(dedent(OWN))
     done = ckpttool("migrate", str(FILES / "keras-2.2.4-zoo-lambda-layer.h5"), "-o", "a.keras",
