@@ -263,7 +263,8 @@ def plan_unwrap(
     template = template.with_warnings(*custom_notices(template))
     notes: list[str] = []
     if source.wrapper is None:
-        notes.append("no data-parallel wrapper found: written as it is")
+        looked = "not looked for a wrapper (--no-wrapper)" if options.no_wrapper else "no data-parallel wrapper found"
+        notes.append(f"{looked}: written as it is")
     elif source.wrapper.twins and not source.wrapper.assumed:
         copies = sum(len(twins) for _, twins in source.wrapper.twins)
         notes.append(f"{copies} tensors are copies, each compared value by value as it was read")

@@ -47,6 +47,13 @@ def test_the_default_name_has_the_suffix_of_the_format_that_was_asked_for(capsys
         assert capsys.readouterr().out == f"keras-2.2.4-sequential-single.{suffix}\n"
 
 
+def test_without_looking_for_a_wrapper_none_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["unwrap", str(WEIGHTS), "--no-wrapper", "-o", "whole.h5"]) == 0
+    err = capsys.readouterr().err
+    assert "(--no-wrapper): written as it is" in err
+    assert "no data-parallel wrapper found" not in err
+
+
 def test_quiet_says_the_path_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["unwrap", str(WRAPPED), "-q", "-o", "base.h5"]) == 0
     assert capsys.readouterr() == ("base.h5\n", "")
