@@ -190,6 +190,22 @@ def test_what_is_around_a_wrapper_stays_with_it() -> None:
     assert model.layer("before_head").nodes[0].inputs == (("encoder", 0, 0),)  # type: ignore[union-attr]
 
 
+def test_of_weights_alone_what_is_around_a_wrapper_stays_too(tmp_path: Path) -> None:
+    import h5py
+
+    name, weights = "own-keras-2.2.4-around-head.h5", tmp_path / "weights.h5"
+    with h5py.File(FILES / name) as whole, h5py.File(weights, "w") as file:
+        for group in whole["model_weights"]:
+            whole["model_weights"].copy(group, file)
+        file.attrs.update(whole["model_weights"].attrs)
+    with pytest.raises(UnprovenWrapperError, match="2 more groups with weights: before_head, head"):
+        ckpttool.unwrap(weights, tmp_path / "base.h5")
+    ckpttool.unwrap(weights, tmp_path / "base.h5", options=SourceOptions(assume_wrapper="encoder"))
+    assert sorted(template_of(tmp_path / "base.h5", no_wrapper=True)[0]) == sorted(truth(name))
+    with open_source(tmp_path / "base.h5", SourceOptions()) as source:
+        assert source.wrapper is None
+
+
 def test_a_loss_of_the_training_is_left_out_and_it_is_said(tmp_path: Path) -> None:
     report = ckpttool.unwrap(FILES / "own-keras-2.2.4-around-loss.h5", tmp_path / "base.h5")
     assert [each.code for each in report.warnings] == ["layers-left-out"]
