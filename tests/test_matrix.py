@@ -19,6 +19,15 @@ pytestmark = pytest.mark.slow
 
 SOURCES = manifest.names(lambda name, each: each["kind"] in ("model", "weights") and bool(each["tensors"]))
 SUFFIXES = [".h5", ".weights.h5", ".keras", ".safetensors", ".npz"]
+# A `.keras` file of an older model is built by migrate, through transformations: tests/migration/test_fixtures.py.
+CASES = [
+    (name, suffix)
+    for name in SOURCES
+    for suffix in SUFFIXES
+    if suffix != ".keras"
+    or manifest.entry(name)["kind"] == "weights"
+    or "keras-3" in manifest.entry(name)["environment"]
+]
 REFUSALS = ("Keras 1 or 2", "--config", "which Keras 3 does not have", "write '.h5'", "ckpttool migrate")
 
 
@@ -31,13 +40,16 @@ def bits(truths: Sequence[Truth]) -> list[tuple[tuple[int, ...], str]]:
     return sorted({(each.shape, each.sha256) for each in truths if each.dtype != "bfloat16"})
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize(("name", "suffix"), CASES)
 def test_content_survives_or_the_refusal_says_what_to_do(name: str, suffix: str, tmp_path: Path) -> None:
     output = tmp_path / f"out{suffix}"
     try:
         convert(FILES / name, output, options=SourceOptions(no_wrapper=True))
     except UnsupportedError as error:
+        if "two tensors are called" in str(error):  # a layer named like another's path: these know one name a tensor
+            assert suffix in (".safetensors", ".npz")
+            assert "odd-names" in name or "like-a-path" in name
+            return
         assert suffix in (".weights.h5", ".keras"), error
         assert any(hint in str(error) for hint in REFUSALS), error
         assert list(tmp_path.iterdir()) == []
