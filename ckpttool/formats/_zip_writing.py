@@ -31,6 +31,11 @@ class _Member:
     size: int = 0
     crc32: int = 0
 
+    @property
+    def flags(self) -> int:
+        """Bit 11 says that the name is UTF-8; without it readers take code page 437 (APPNOTE.TXT, appendix D)."""
+        return 0 if self.name.isascii() else 0x800
+
 
 class ZipWriter:
     """An archive on an empty file, open for reading and writing.
@@ -77,7 +82,8 @@ class ZipWriter:
             member.crc32 = zlib.crc32(chunk, member.crc32)
         extra = struct.pack("<HHQQ", 1, 16, member.size, member.size) if member.wide else b""
         size = _BIG if member.wide else member.size
-        header = _LOCAL.pack(b"PK\x03\x04", 45 if member.wide else 20, 0, 0, 0, _DOS_DATE, member.crc32, size, size,
+        version = 45 if member.wide else 20
+        header = _LOCAL.pack(b"PK\x03\x04", version, member.flags, 0, 0, _DOS_DATE, member.crc32, size, size,
                              len(member.name), len(extra))  # fmt: skip
         _pwrite(self._descriptor, header + member.name + extra, member.header_offset)
         self._end = member.offset + member.size
@@ -104,8 +110,8 @@ class ZipWriter:
         size = _BIG if member.wide else member.size
         version = 45 if fields else 20
         return _CENTRAL.pack(
-            b"PK\x01\x02", version, 3, version, 0, 0, 0, 0, _DOS_DATE, member.crc32, size, size, len(member.name),
-            len(extra), 0, 0, 0, _REGULAR_FILE, min(member.header_offset, _BIG),
+            b"PK\x01\x02", version, 3, version, 0, member.flags, 0, 0, _DOS_DATE, member.crc32, size, size,
+            len(member.name), len(extra), 0, 0, 0, _REGULAR_FILE, min(member.header_offset, _BIG),
         ) + member.name + extra  # fmt: skip
 
 

@@ -255,3 +255,16 @@ def test_a_zip_of_other_things_is_not_taken(tmp_path: Path) -> None:
     member("layer/kernel.npy", npy(F4 % "0,"), tmp_path / "x.npz", readme=b"text")
     with pytest.raises(CheckpointError, match="a zip archive that is neither"):
         open_checkpoint(tmp_path / "x.npz")
+
+
+def describe(path: Path) -> Checkpoint:
+    with open_checkpoint(path) as reader:
+        return reader.describe()
+
+
+def test_names_beyond_ascii_are_those_that_numpy_finds(tmp_path: Path) -> None:
+    output = tmp_path / "x.npz"
+    ckpttool.unwrap(FILES / "own-keras-2.0.9-odd-names.h5", output)
+    with np.load(output, allow_pickle=False) as arrays:
+        assert any("café" in name for name in arrays.files)
+        assert sorted(arrays.files) == sorted(spec.name for spec in describe(output).weights())
