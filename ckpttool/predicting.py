@@ -168,7 +168,7 @@ def _converted(made: Any, arrays: list[np.ndarray], backend: str | None) -> list
 
 
 def _dtypes(model: Any) -> Iterator[str]:
-    for layer in model.submodules if hasattr(model, "submodules") else model._flatten_layers():
+    for layer in model._flatten_layers():  # not `submodules`: it trips over the mask caches of cells (tf_keras 2.21)
         dtype = getattr(layer, "compute_dtype", None)
         if isinstance(dtype, str):
             yield dtype

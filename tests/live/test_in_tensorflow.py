@@ -256,8 +256,8 @@ def test_the_layer_works_inside_of_a_subclassed_model(library: Any, tmp_path: Pa
     expected = np.asarray(model(numbers))
     assert expected.shape == (1, 2, 5)
     assert len(model.trainable_variables) == 1
-    model.compile(optimizer="sgd", loss="mse")
-    model.fit(numbers, np.zeros((1, 2, 5)), verbose=0)
+    model.compile(optimizer=library.optimizers.SGD(1.0), loss="mse")
+    model.fit(numbers, np.ones((1, 2, 5)), verbose=0)
     kernel = model.embedding.get_weights()[0]
     _equal(model(numbers), kernel[[[1, 4]]] @ kernel.T)
     assert not np.allclose(model(numbers), expected)
