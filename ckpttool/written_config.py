@@ -1,6 +1,6 @@
 """The configuration that goes into a legacy `.h5`: the template's own, and no library may read it as another model.
 
-Keras 2, tf_keras and Keras 3 all try to open such a file, and three things in it mean different things to them. What
+Keras 2, tf_keras and Keras 3 all try to open such a file, and four things in it mean different things to them. What
 is added here says what the file always meant, or stops the one library that would compute something else:
 
 - Keras 3 takes the `batch_input_shape` of a Sequential's first layer for the shape of one sample
@@ -9,6 +9,8 @@ is added here says what the file always meant, or stops the one library that wou
 - `hard_sigmoid` has another slope in Keras 3 (keras/src/activations/activations.py), so predictions would differ. Its
   layers get `"weights": null`: every Keras 2 and tf_keras accepts that argument of `Layer` and ignores the null
   (keras/engine/base_layer.py, 2.2.4), Keras 3 refuses it as unknown. The same stops Keras 3 where kernels are Theano's.
+- A `Bidirectional` that returns sequences held its last state at masked steps in Keras up to 2.3 and tf.keras 1.12;
+  tf_keras and Keras 3 give 0 there. Keras 3 is stopped in the same way, and it is said for tf_keras.
 - A GRU without `reset_after` was written before Keras 2.1.4, where it was always False; tf_keras and Keras 3 take a
   missing one for True.
 """
@@ -46,7 +48,8 @@ def written_config(template: Checkpoint) -> tuple[str | None, tuple[Notice, ...]
         return template.config, ()
     theano = template.written_by.backend == "theano"
     changed = _write_inputs_out(document)
-    hard, flipped, gated = [], [], []
+    hard, flipped, gated, held = [], [], [], []
+    masked = _holds_masked_steps(template, document)
     for name, entry in _layers(document):
         config = entry["config"]
         if not is_keras_class(str(entry.get("class_name"))):
@@ -57,12 +60,42 @@ def written_config(template: Checkpoint) -> tuple[str | None, tuple[Notice, ...]
         if theano and entry["class_name"] in _THEANO_FLIPS:
             flipped.append(name)
             config["weights"] = None
+        if masked and entry["class_name"] == "Bidirectional" and (inner := _returning_sequences(config)) is not None:
+            held.append(name)
+            inner["weights"] = None
         if entry["class_name"] in _GRU and "reset_after" not in config:
             gated.append(name)
             config["reset_after"] = False
-    if not (changed or hard or flipped or gated):
+    if not (changed or hard or flipped or gated or held):
         return template.config, ()
-    return json.dumps(document), tuple(_notices(hard, flipped, gated))
+    return json.dumps(document), (*_notices(hard, flipped, gated), *_masked_notice(held))
+
+
+def _holds_masked_steps(template: Checkpoint, document: dict[str, Any]) -> bool:
+    """Whether the writer held states at masked steps, and the model makes masks."""
+    from .migration.masks import holds_masked_steps
+
+    return holds_masked_steps(template.written_by) and any(
+        entry.get("class_name") == "Masking" or entry["config"].get("mask_zero") is True
+        for _, entry in _layers(document)
+    )
+
+
+def _returning_sequences(config: dict[str, Any]) -> dict[str, Any] | None:
+    """The configuration of the layer that a Bidirectional runs both ways, if it returns sequences."""
+    layer = config.get("layer")
+    inner = layer.get("config") if isinstance(layer, dict) else None
+    return inner if isinstance(inner, dict) and inner.get("return_sequences") is True else None
+
+
+def _masked_notice(held: list[str]) -> Iterator[Notice]:
+    if held:
+        yield Notice(
+            "masked-steps",
+            f"{_listed(held)}: where a mask comes in, tf_keras gives 0 at masked steps, this Keras its last state; "
+            "'ckpttool migrate' rebuilds that for Keras 3, which is kept from opening this file",
+            held[0],
+        )
 
 
 def _turned_kernels(template: Checkpoint) -> list[str]:

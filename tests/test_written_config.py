@@ -151,3 +151,25 @@ def test_the_receipt_says_that_keras_3_will_refuse(tmp_path: Path) -> None:
     assert "keras3-refuses" in [notice.code for notice in report.warnings]
     with h5py.File(tmp_path / "base.h5") as file:
         assert '"weights": null' in file.attrs["model_config"]
+
+
+def both_ways(**inner: Any) -> dict[str, Any]:
+    return layer(
+        "Bidirectional", layer=layer("GRU", units=2, reset_after=False, recurrent_activation="sigmoid", **inner)
+    )
+
+
+@pytest.mark.parametrize("keras", ["2.3.1", "2.1.6-tf"])
+def test_sequences_both_ways_behind_a_mask_are_kept_from_keras_3(keras: str) -> None:
+    config, codes = written(sequential(layer("Masking"), both_ways(return_sequences=True)), keras=keras)
+    assert codes == ["masked-steps"]
+    assert config["config"]["layers"][1]["config"]["layer"]["config"]["weights"] is None
+
+
+@pytest.mark.parametrize(
+    ("keras", "first", "sequences"),
+    [("2.4.0", layer("Masking"), True), ("2.3.1", layer("Dropout"), True), ("2.3.1", layer("Masking"), False)],
+)
+def test_other_layers_both_ways_stay_as_they_are(keras: str, first: dict[str, Any], sequences: bool) -> None:
+    config = sequential(first, both_ways(return_sequences=sequences))
+    assert written(config, keras=keras) == (config, [])
