@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,9 +39,12 @@ OWN = """
 
 def ckpttool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ckpttool.cli.main import main; main()"
+    # JAX, where another test of this process has imported it, sets TensorFlow's log level as a user would.
+    environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=300
-    )
+        [sys.executable, "-c", code, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
 
 
 @pytest.mark.tensorflow
