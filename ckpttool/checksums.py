@@ -1,8 +1,9 @@
-"""crc32c, as TensorFlow guards its files with: by the `crc32c` package where installed, else in Python.
+"""crc32c, with which TensorFlow guards its files, and crc32, that of zip archives; by fast packages where installed.
 
-The Python way folds: a message is a polynomial over two elements, and only its remainder counts, so its first half can
-be moved onto the second, multiplied by `x^s mod P`. Large integers do that with shifts and exclusive ors of whole
-halves, some fifty times faster than a loop over bytes; a table finishes the last few hundred bytes.
+Without the package `crc32c` the first is computed in Python, by folding: a message is a polynomial over two elements,
+and only its remainder counts, so its first half can be moved onto the second, multiplied by `x^s mod P`. Large integers
+do that with shifts and exclusive ors of whole halves, some fifty times faster than a loop over bytes; a table finishes
+the last few hundred bytes.
 Source: tensorflow/core/lib/hash/crc32c.h (TF 2.21) for the mask; RFC 3720, appendix B.4 for the polynomial.
 """
 
@@ -18,9 +19,11 @@ _MASK_DELTA = 0xA282EAD8
 _SHORT_BITS = 4096  # below this the table is faster than another fold
 _TRIED_LENGTHS = 48  # fold lengths near a power of two among which the one with the fewest terms is taken
 
+_CRC32_POLYNOMIAL = 0xEDB88320  # of zip archives, bit-reflected as above
 _WORTH_COMPILED_BYTES = 2**17  # from here a compiled function gains more than its import costs (15 ms)
 
-Crc = Callable[[bytes, int], int]
+Crc = Callable[[bytes | memoryview, int], int]
+Crc32 = Callable[[bytes | memoryview, int], int]
 
 
 def masked(crc: int) -> int:
@@ -38,7 +41,7 @@ def implementation() -> Crc:
     return compiled
 
 
-def crc32c(data: bytes, previous: int = 0) -> int:
+def crc32c(data: bytes | memoryview, previous: int = 0) -> int:
     """The checksum of `data`, continued from that of what stood before it.
 
     Parameters
@@ -55,7 +58,57 @@ def crc32c(data: bytes, previous: int = 0) -> int:
     return implementation()(data, previous)
 
 
-def folded_crc32c(data: bytes, previous: int = 0) -> int:
+@lru_cache(maxsize=1)
+def crc32() -> Crc32:
+    """`crc32(data, previous)`, the checksum of zip archives: zlib-ng's where it is installed, else zlib's.
+
+    zlib-ng uses the processor's carry-less multiplication: measured, a tenth of zlib's time.
+    """
+    import zlib
+
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return zlib.crc32
+    compiled: Crc32 = zlib_ng.crc32
+    return compiled
+
+
+def joined_crc32(first: int, second: int, second_bytes: int) -> int:
+    """The crc32 of two runs of bytes one behind the other, from that of each.
+
+    Parameters
+    ----------
+    first, second : 0 … 2³²−1
+    second_bytes : length of the second run
+    """
+    return _product(first, _power(second_bytes)) ^ second
+
+
+@lru_cache(maxsize=4096)
+def _power(nbytes: int) -> int:
+    """`x^(8·nbytes) mod P`, by squaring."""
+    result, base, count = _ONE, _ONE >> 8, nbytes
+    while count:
+        if count & 1:
+            result = _product(result, base)
+        base = _product(base, base)
+        count >>= 1
+    return result
+
+
+def _product(one: int, other: int) -> int:
+    """Of two polynomials modulo crc32's."""
+    result = 0
+    while other:
+        if other & _ONE:
+            result ^= one
+        one = one >> 1 ^ (_CRC32_POLYNOMIAL if one & 1 else 0)
+        other = other << 1 & 0xFFFFFFFF
+    return result
+
+
+def folded_crc32c(data: bytes | memoryview, previous: int = 0) -> int:
     """The same without a compiled package: some 100 MB a second."""
     register = previous ^ 0xFFFFFFFF
     bits = 8 * len(data)

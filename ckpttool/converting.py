@@ -362,6 +362,7 @@ def _write(source: Source, plan: Plan, *, overwrite: bool, on_progress: OnProgre
             write_archive(replace(source, template=plan.checkpoint), plan.migration, temporary, on_progress=on_progress)
             return
         format_module(plan.format_name).write(reader, plan.checkpoint, temporary, on_progress=on_progress)
+        source.opened.verify()
 
 
 def _records(source: Source, plan: Plan) -> Iterator[TensorRecord]:

@@ -29,7 +29,7 @@ def open_checkpoint(
     config: str | os.PathLike[str] | None = None,
     limits: Limits = Limits(),
     read: ReadOptions = ReadOptions(),
-) -> Reader:
+) -> NamedReader:
     """Open a checkpoint for reading, whatever its suffix says.
 
     Parameters
@@ -174,6 +174,17 @@ class NamedReader:
         """The files beside the path itself that the checkpoint consists of."""
         found = getattr(self._reader, "files", None)
         return list(found()) if callable(found) else []
+
+    def verify(self) -> None:
+        """Compare the checksums that cover more than one tensor, once the tensors were copied.
+
+        Raises
+        ------
+        CorruptCheckpointError : one does not fit
+        """
+        compare = getattr(self._reader, "verify", None)
+        if callable(compare):
+            compare()
 
     def stored(self) -> Checkpoint:
         """The description as the format gives it, before names are assigned."""

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 2**20  # one block of values: fits the second-level cache of common processors, amortises a system call
 
 
+class Whole(Protocol):
+    """A larger run of bytes with one checksum, crc32, over all of it: a member of an archive."""
+
+    def saw(self, offset: int, nbytes: int, crc32: int) -> None:
+        """Note the checksum of a part that was read; `offset` counts from the start of the file."""
+        ...
+
+
 class Extent(NamedTuple):
     """Where a tensor's bytes lie contiguous, little-endian, in C order and unfiltered."""
 
@@ -23,6 +31,7 @@ class Extent(NamedTuple):
     offset: int  # bytes from the start of the file
     nbytes: int
     crc32c: int | None = None  # the masked checksum that the bytes should have, where the format has one to verify
+    part_of: Whole | None = None  # whom to tell the checksum of the bytes read, where only the whole has one to verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,9 @@ FORMAT_SIGNS: dict[str, str] = {
 
 FORMAT_EXTRAS: dict[str, tuple[str, ...]] = {  # optional packages: migration and proofs, compiled checksums
     "keras-h5": ("keras", "tf_keras"),
-    "keras-archive": ("keras",),
+    "keras-archive": ("keras", "zlib_ng"),
     "keras-weights": ("keras",),
+    "npz": ("zlib_ng",),
     "tf-checkpoint": ("crc32c", "tensorflow"),
     "tf-checkpoint-v1": ("crc32c", "tensorflow"),
     "saved-model": ("crc32c", "tensorflow"),

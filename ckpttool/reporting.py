@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,6 +106,8 @@ def file_sha256(path: Path) -> str | None:
     if not path.is_file():
         return None
     with path.open("rb") as file:
+        import hashlib  # loads OpenSSL: 4 ms that most runs can do without
+
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

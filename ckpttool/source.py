@@ -11,7 +11,7 @@ from pathlib import Path
 from .checkpoint import Checkpoint
 from .errors import CheckpointError
 from .limits import Limits
-from .opening import open_checkpoint
+from .opening import NamedReader, open_checkpoint
 from .reading import Reader, ReadOptions
 from .transforms import has_copies
 from .wrapping import Evidence, look_inside
@@ -68,11 +68,11 @@ class Source:
     whole: Checkpoint
     template: Checkpoint
     wrapper: Evidence | None
+    opened: NamedReader  # the reader without the views around it
 
     def files(self) -> list[Path]:
         """Every file that the source consists of, and the path as given: none may be an output."""
-        found = getattr(self.reader, "files", None)
-        return [self.path, *(found() if callable(found) else ())]
+        return [self.path, *self.opened.files()]
 
 
 def _folded(reader: Reader, wrapper: Evidence | None, path: object) -> Reader:
@@ -94,7 +94,8 @@ def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterato
     """
     with open_checkpoint(
         path, format_name=options.format_name, config=options.config, limits=options.limits, read=options.reading()
-    ) as reader:
+    ) as opened:
+        reader: Reader = opened
         try:
             whole = reader.describe()
             if options.theano:
@@ -109,7 +110,7 @@ def open_source(path: str | os.PathLike[str], options: SourceOptions) -> Iterato
                 whole = with_averages(whole) if options.ema else whole
                 reader = FoldedReplicas(reader, whole, options.replica)
             template, wrapper = look_inside(whole, assume=options.assume_wrapper, never=options.no_wrapper)
-            yield Source(Path(path), _folded(reader, wrapper, path), whole, template, wrapper)
+            yield Source(Path(path), _folded(reader, wrapper, path), whole, template, wrapper, opened)
         except CheckpointError as error:
             if error.path is None:
                 error.path = str(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ..checkpoint import ITEM_BYTES, TensorSpec
-from ..copying import copy_tensor, little_endian_bytes
+from ..copying import copy_tensor, little_endian_bytes, open_new
 from ..errors import UnsupportedError
 from ..reading import BLOCK_BYTES, OnProgress, Progress, Reader
 
@@ -49,7 +49,7 @@ def write(
     if spec.dtype not in ITEM_BYTES:
         what = "text is" if spec.dtype == "string" else f"values of type {spec.dtype} are"
         raise UnsupportedError(f"{spec.name}: {what} not written as .npy")
-    with path.open("wb") as file:
+    with open_new(path) as file:
         if transpose:
             import numpy as np
 

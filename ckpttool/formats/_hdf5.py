@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,6 +81,7 @@ class Hdf5File:
         self.size_bytes = path.stat().st_size if window is None else window.nbytes
         self._descriptor: int | None = None
         self._sound: dict[int, bool] = {}  # addresses of groups whose heaps were looked at
+        self._heaps: dict[int, bool] = {}  # addresses of heaps that were walked, and whether HDF5 can
 
     def close(self) -> None:
         """Release the file."""
@@ -140,7 +142,7 @@ class Hdf5File:
             def read_at(offset: int, nbytes: int) -> bytes:
                 return os.pread(self.open_descriptor(), min(nbytes, size), base + offset) if offset < size else b""
 
-            self._sound[address] = sound_heaps(read_at, address, size)
+            self._sound[address] = sound_heaps(read_at, address, size, self._heaps)
         return self._sound[address]
 
     def open_dataset(self, path: str, access: h5py.h5p.PropDAID) -> h5d.DatasetID:
@@ -160,7 +162,9 @@ class Hdf5File:
         """An extent counted from the start of the path that users see, or None where its bytes lie in no such path."""
         if self._window is None:
             return extent
-        return extent._replace(offset=self._window.offset + extent.offset) if self._window.in_place else None
+        if not self._window.in_place:
+            return None
+        return extent._replace(offset=self._window.offset + extent.offset, part_of=self._window.part_of)
 
 
 def _bound_cache(file_id: h5py.h5f.FileID) -> None:
@@ -170,6 +174,9 @@ def _bound_cache(file_id: h5py.h5f.FileID) -> None:
     settings.initial_size = settings.max_size = CACHE_BYTES
     settings.min_size = min(settings.min_size, CACHE_BYTES)
     file_id.set_mdc_config(settings)
+
+
+_TEXT = h5py.string_dtype()
 
 
 class Hdf5Group:
@@ -275,8 +282,13 @@ class Hdf5Group:
                 return values
         if type_class not in (h5t.STRING, h5t.FLOAT, h5t.INTEGER):
             raise CorruptCheckpointError(f"attribute '{name}' is neither text nor a number", path=self._file.path)
-        if type_class == h5t.STRING and type_id.is_variable_str() and not self._file.heaps_are_sound(self._id):
-            raise CorruptCheckpointError(f"the texts of {self._where()} are damaged", path=self._file.path)
+        if type_class == h5t.STRING and type_id.is_variable_str():
+            if not self._file.heaps_are_sound(self._id):
+                raise CorruptCheckpointError(f"the texts of {self._where()} are damaged", path=self._file.path)
+            if shape == ():  # a note at each group of Keras 3: h5py's manager takes twice as long
+                text = np.empty((), _TEXT)
+                attribute.read(text)
+                return text.item()
         return h5py.AttributeManager(_Holder(self._id))[name]
 
     def _where(self) -> str:
@@ -297,6 +309,31 @@ class Hdf5Group:
         except H5PY_ERRORS as error:
             damaged(self._file.path, self._where(), error)
 
+    def children(
+        self, order: Callable[[str], tuple[int, str]] | None = None
+    ) -> Iterator[tuple[str, Hdf5Group | Hdf5Dataset | None]]:
+        """The names in the group with what they stand for, opened one by one; its links are looked up once for all.
+
+        Parameters
+        ----------
+        order : what to sort the names by; without it they come in HDF5's order, which carries no meaning
+
+        Raises
+        ------
+        UnsafeCheckpointError, LimitExceededError : as `child`
+        """
+        kinds: dict[str, int] = {}
+
+        def note(name: bytes, info: h5l.LinkInfo) -> None:
+            kinds[name.decode("utf-8", "surrogateescape")] = info.type
+
+        try:
+            self._id.links.iterate(note, info=True)
+        except H5PY_ERRORS as error:
+            damaged(self._file.path, self._where(), error)
+        for name in kinds if order is None else sorted(kinds, key=order):
+            yield name, self._child(name, kinds[name])
+
     def child(self, name: str) -> Hdf5Group | Hdf5Dataset | None:
         """The object at `name` (parts separated by '/'), or None where a part is missing.
 
@@ -305,6 +342,9 @@ class Hdf5Group:
         UnsafeCheckpointError : a part is a soft or external link, '..', empty, or the name starts at the root
         LimitExceededError : too long or too deep
         """
+        return self._child(name, None)
+
+    def _child(self, name: str, kind: int | None) -> Hdf5Group | Hdf5Dataset | None:
         limits = self._file.limits
         if len(name) > limits.max_name_bytes:
             raise LimitExceededError(
@@ -319,7 +359,7 @@ class Hdf5Group:
             )
         full = posixpath.join(self.path, name) if self.path else name
         try:
-            target = self._open(name, parts, full)
+            target = self._open(name, parts, full, kind)
         except H5PY_ERRORS as error:
             damaged(self._file.path, f"'{shown(full)}'", error)
         if isinstance(target, h5d.DatasetID):
@@ -328,7 +368,7 @@ class Hdf5Group:
             return Hdf5Group(self._file, target, full)
         return None
 
-    def _open(self, name: str, parts: list[str], full: str) -> Any:
+    def _open(self, name: str, parts: list[str], full: str, kind: int | None) -> Any:
         group_id = self._id
         if len(parts) > 1:
             inside = name[: -len(parts[-1]) - 1]
@@ -342,17 +382,18 @@ class Hdf5Group:
                     group_id = opened
                 self._last = (inside, group_id)
         self._file.count_object()
-        return self._open_link(group_id, parts[-1], full)
+        return self._open_link(group_id, parts[-1], full, kind)
 
-    def _open_link(self, group_id: h5g.GroupID, part: str, full: str) -> Any:
-        """The object behind one hard link, or None where there is none."""
+    def _open_link(self, group_id: h5g.GroupID, part: str, full: str, kind: int | None = None) -> Any:
+        """The object behind one hard link, or None where there is none; `kind` is the link's, where it is known."""
         key = part.encode("utf-8", "surrogateescape")
-        try:
-            kind = group_id.links.get_info(key).type
-        except (KeyError, RuntimeError):
-            if not group_id.links.exists(key):
-                return None
-            raise
+        if kind is None:
+            try:
+                kind = group_id.links.get_info(key).type
+            except (KeyError, RuntimeError):
+                if not group_id.links.exists(key):
+                    return None
+                raise
         if kind == h5l.TYPE_HARD:
             return h5o.open(group_id, key)
         word = "an external link" if kind == h5l.TYPE_EXTERNAL else "a soft link"

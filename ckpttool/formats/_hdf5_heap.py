@@ -21,7 +21,7 @@ _REFERENCE = struct.Struct("<IQI")  # length, address of the heap, number of the
 _OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
 
 
-def sound_heaps(read_at: ReadAt, header: int, size: int) -> bool:
+def sound_heaps(read_at: ReadAt, header: int, size: int, known: dict[int, bool]) -> bool:
     """Whether HDF5 can walk every heap that a group's attributes refer to.
 
     Parameters
@@ -29,9 +29,13 @@ def sound_heaps(read_at: ReadAt, header: int, size: int) -> bool:
     read_at : reads the file; offsets count from the HDF5 superblock
     header : where the group's object header lies
     size : bytes of the file
+    known : what was found about each heap before, by its address; many groups share one
     """
     heaps = {address for data in _texts(read_at, header) for address in _addresses(data)}
-    return all(_is_sound(read_at, address, size) for address in heaps if 0 < address < size)
+    for address in heaps:
+        if address not in known:
+            known[address] = not 0 < address < size or _is_sound(read_at, address, size)
+    return all(known[address] for address in heaps)
 
 
 def _texts(read_at: ReadAt, header: int) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ..checkpoint import Layer, Role, TensorSpec
 from ..errors import CorruptCheckpointError
-from ._hdf5 import Hdf5File, Hdf5Group
+from ._hdf5 import Hdf5Dataset, Hdf5File, Hdf5Group
 
 VARS = "vars"
 OPTIMIZER = "optimizer"
@@ -61,6 +61,7 @@ class Groups:
         self.root = Node("")
         self.loose: list[TensorSpec] = []
         self.titles: dict[str, str] = {}  # by group path, in the order of HDF5
+        self.offsets: dict[str, int] = {}  # by locator, of the values that lie plainly in their HDF5 file
         for number, (shard, file) in enumerate(files.items()):
             self._around: set[int] = set()  # addresses of the groups that the walk is inside of
             self._read(file.root, self.root, number, shard, ())
@@ -79,8 +80,7 @@ class Groups:
                 node.address = max(node.address, child.address)
 
     def _read_children(self, group: Hdf5Group, node: Node, number: int, shard: str, path: tuple[str, ...]) -> None:
-        for name in group.names():
-            child = group.child(name)
+        for name, child in group.children():
             if not isinstance(child, Hdf5Group):
                 continue
             if name == VARS:
@@ -100,9 +100,8 @@ class Groups:
             self.titles.setdefault("/".join(path), title)
         role = _role(path)
         into = node.tensors if role is Role.WEIGHT and path else self.loose
-        for name in sorted(group.names(), key=_by_number):
-            dataset = group.dataset(name)
-            if dataset is None:
+        for name, dataset in group.children(_by_number):
+            if not isinstance(dataset, Hdf5Dataset):
                 raise CorruptCheckpointError(
                     f"'{'/'.join((*path, VARS, name))}' is no tensor; the file is not one of Keras", path=self._path()
                 )
@@ -110,6 +109,8 @@ class Groups:
             locator = f"{shard}{_SHARD_SEPARATOR}{dataset.path}" if shard else dataset.path
             position = int(name) if name.isdecimal() else None
             spec = TensorSpec((*path, name), info.shape, info.dtype, role, locator=locator, position=position)
+            if info.offset is not None and info.unreadable is None:
+                self.offsets[locator] = info.offset
             into.append(spec)
         if shard:
             node.tensors.sort(key=_by_position)  # the rest of the group may lie in another shard

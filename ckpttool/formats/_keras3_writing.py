@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 
 from ..checkpoint import Checkpoint, TensorSpec
-from ..copying import copy_tensors
+from ..copying import copy_tensors, open_new
 from ..errors import UnsupportedError
 from ..keras3_groups import StoredGroup, stored_groups
 from ..keras3_layout import is_keras3
@@ -74,7 +74,7 @@ def write_archive(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_prog
         )
     config = json.dumps(archive_config(checkpoint))
     groups = list(stored_groups(checkpoint))
-    with path.open("w+b") as file:
+    with open_new(path) as file:
         archive = ZipWriter(file.fileno())
         archive.add("metadata.json", json.dumps(_metadata(checkpoint)).encode())
         archive.add("config.json", config.encode())

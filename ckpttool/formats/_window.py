@@ -6,6 +6,8 @@ import io
 import os
 from typing import Any
 
+from ..reading import Whole
+
 
 class Window(io.RawIOBase):
     """Bytes of an open file that are an HDF5 file themselves, as a read-only file object for h5py.
@@ -16,14 +18,18 @@ class Window(io.RawIOBase):
     offset, nbytes : where the window lies, in bytes
     in_place : whether the bytes lie in the path that users see, so that extents may be given out; False for a member
         that was inflated into an unnamed temporary file
+    part_of : what is told the checksums of extents that are read, where there is one over the whole window to verify
     """
 
-    def __init__(self, descriptor: int, offset: int, nbytes: int, *, in_place: bool) -> None:
+    def __init__(
+        self, descriptor: int, offset: int, nbytes: int, *, in_place: bool, part_of: Whole | None = None
+    ) -> None:
         super().__init__()
         self.descriptor = descriptor
         self.offset = offset
         self.nbytes = nbytes
         self.in_place = in_place
+        self.part_of = part_of
         self._position = 0
 
     def readable(self) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import stat
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from ..checksums import crc32, joined_crc32
 from ..errors import (
     CorruptCheckpointError,
     LimitExceededError,
@@ -44,6 +44,59 @@ class Member(NamedTuple):
     crc32: int
 
 
+class MemberChecksum:
+    """The checksum of a member that is stored as it is, from those of its parts in any order.
+
+    Parameters
+    ----------
+    descriptor, path : the archive, open
+    member : which of its members
+    """
+
+    def __init__(self, descriptor: int, path: Path, member: Member) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._member = member
+        self._parts: dict[int, tuple[int, int]] = {}  # offset -> (bytes, crc32)
+
+    def saw(self, offset: int, nbytes: int, crc32: int) -> None:
+        """Note the checksum of a part that was read; `offset` counts from the start of the archive."""
+        if nbytes:
+            self._parts[offset] = (nbytes, crc32)
+
+    def verify(self) -> None:
+        """Read what nobody read, and compare the whole.
+
+        Raises
+        ------
+        CorruptCheckpointError : the bytes are others than the archive's checksum says
+        """
+        member = self._member
+        place, crc = member.offset, 0
+        for offset in sorted(self._parts):
+            nbytes, part = self._parts[offset]
+            if offset < place:
+                continue  # two tensors of the same bytes
+            crc = joined_crc32(self._read(place, offset, crc), part, nbytes)
+            place = offset + nbytes
+        if self._read(place, member.offset + member.stored_bytes, crc) != member.crc32:
+            raise CorruptCheckpointError(
+                f"member '{_shown(member.name)}' has another checksum than the archive gives; the file is damaged, try "
+                "another copy (--no-checksum reads it as it is)",
+                path=self._path,
+            )
+
+    def _read(self, start: int, end: int, crc: int) -> int:
+        """The checksum continued over bytes from `start` to `end`."""
+        while start < end:
+            data = os.pread(self._descriptor, min(_CHUNK_BYTES, end - start), start)
+            if not data:
+                break
+            crc = crc32()(data, crc)
+            start += len(data)
+        return crc
+
+
 class ZipArchive:
     """A zip archive, opened read-only.
 
@@ -67,6 +120,7 @@ class ZipArchive:
         except OSError as error:
             raise UnreadableError(f"cannot be read: {error.strerror}", path=path) from error
         self._temporary: list[IO[bytes]] = []
+        self._checksums: dict[str, MemberChecksum] = {}
         try:
             self.members = {member.name: member for member in self._checked()}
         except BaseException:
@@ -150,6 +204,24 @@ class ZipArchive:
             parts.append(part)
         return b"".join(parts)
 
+    def checksum(self, name: str) -> MemberChecksum:
+        """What gathers the checksum of a member that is stored as it is, while its parts are read."""
+        if name not in self._checksums:
+            self._checksums[name] = MemberChecksum(self._file.fileno(), self.path, self.members[name])
+        return self._checksums[name]
+
+    def verify(self) -> None:
+        """Compare the checksum of every member that `checksum` was asked for; what was not read yet is read.
+
+        Raises
+        ------
+        CorruptCheckpointError : one does not fit
+        """
+        if self._file.closed:
+            raise ReaderClosedError("the reader is closed", path=self.path)
+        for checksum in self._checksums.values():
+            checksum.verify()
+
     def head(self, name: str, nbytes: int) -> bytes:
         """The first bytes of a member, at most `nbytes`; unchecked, since its checksum covers the whole."""
         member = self.members[name]
@@ -164,8 +236,13 @@ class ZipArchive:
         """The bytes of a member as they come, counted and checked against its checksum at the end."""
         return self._bytes(self.members[name], self._limits.max_inflated_bytes)
 
-    def window(self, name: str) -> Window:
+    def window(self, name: str, *, verify: bool) -> Window:
         """A member as a file: in place where it is stored, else inflated into an unnamed temporary file.
+
+        Parameters
+        ----------
+        name : of the member
+        verify : let `verify` compare its checksum, where it is read in place; an inflated one is always compared
 
         Raises
         ------
@@ -176,7 +253,10 @@ class ZipArchive:
         if self._file.closed:
             raise ReaderClosedError("the reader is closed", path=self.path)
         if not member.deflated:
-            return Window(self._file.fileno(), member.offset, member.size_bytes, in_place=True)
+            part_of = self.checksum(name) if verify else None
+            return Window(self._file.fileno(), member.offset, member.size_bytes, in_place=True, part_of=part_of)
+        import tempfile  # brings modules that no archive of Keras's own needs
+
         file: IO[bytes] = tempfile.TemporaryFile(prefix="ckpttool-")  # noqa: SIM115 (closed by `close`)
         self._temporary.append(file)
         for part in self._bytes(member, self._limits.max_inflated_bytes):
@@ -196,7 +276,7 @@ class ZipArchive:
                     path=self.path,
                     limit="max_inflation" if bound < max_bytes else None,
                 )
-            crc = zlib.crc32(part, crc)
+            crc = crc32()(part, crc)
             yield part
         if done != member.size_bytes or crc != member.crc32:
             raise CorruptCheckpointError(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from dataclasses import dataclass
+
+from ..checksums import crc32
 
 _DOS_DATE = (1 << 5) | 1  # 1980-01-01
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -79,7 +80,7 @@ class ZipWriter:
             raise OSError("an archive member grew beyond 4 GiB")
         for start in range(0, member.size, _CHUNK_BYTES):
             chunk = os.pread(self._descriptor, min(_CHUNK_BYTES, member.size - start), member.offset + start)
-            member.crc32 = zlib.crc32(chunk, member.crc32)
+            member.crc32 = crc32()(chunk, member.crc32)
         extra = struct.pack("<HHQQ", 1, 16, member.size, member.size) if member.wide else b""
         size = _BIG if member.wide else member.size
         version = 45 if member.wide else 20

@@ -97,7 +97,7 @@ class Reader:
             raise CorruptCheckpointError("the archive holds no weights", path=self._path)
         if self._archive is None:
             return open_window(self._probe, Hdf5File(self._path / name, self._probe.limits))
-        window = self._archive.window(name)
+        window = self._archive.window(name, verify=self._probe.options.checksums)
         return open_window(self._probe, Hdf5File(self._path, self._probe.limits, window))
 
     def _text(self, name: str, max_bytes: int) -> str:
@@ -134,6 +134,16 @@ class Reader:
         if self._archive is not None:
             self._archive.close()
         self._probe.close()
+
+    def verify(self) -> None:
+        """Compare the checksum of the weights, of which the parts that were copied are known.
+
+        Raises
+        ------
+        CorruptCheckpointError : it does not fit
+        """
+        if self._archive is not None:
+            self._archive.verify()
 
     def describe(self) -> Checkpoint:
         """The groups as a tree of layers called after their groups, with the archive's configuration."""

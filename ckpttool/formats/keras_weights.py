@@ -31,6 +31,7 @@ from ..probe import Probe
 from ..reading import BLOCK_BYTES, Extent, Match, OnProgress
 from ..reading import Reader as SourceReader
 from ._hdf5 import Hdf5Dataset, Hdf5File, Hdf5Group, numpy_dtype
+from ._hdf5_datasets import DatasetInfo, extent_of
 from ._keras3_groups import Groups, holds_groups, locate
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Reader:
         self._path = probe.path
         self._sharded = False
         self._files: dict[str, Hdf5File] = {}
+        self._offsets: dict[str, int] = {}  # by locator, of what `describe` saw
         file = probe.hdf5()
         if file is not None:
             self._files[""] = file
@@ -140,6 +142,7 @@ class Reader:
         """The groups as a tree of layers called after their groups; `assign` gives them their names."""
         self._check_open()
         groups = Groups(self._files)
+        self._offsets = groups.offsets
         return Checkpoint(
             format=FORMAT,
             container="hdf5 shards" if self._sharded else "hdf5",
@@ -187,7 +190,12 @@ class Reader:
 
     def extent(self, spec: TensorSpec) -> Extent | None:
         """Where the tensor's bytes lie in its file, or None where they must be decoded."""
-        return self._dataset(spec).extent()
+        offset = self._offsets.get(spec.locator)
+        if offset is None:
+            return self._dataset(spec).extent()
+        self._check_open()
+        shard, name = locate(spec.locator)
+        return extent_of(self._files[shard], name, DatasetInfo(spec.shape, spec.dtype, offset, None))
 
 
 def _noted(groups: Groups) -> tuple[tuple[str, str], ...]:
@@ -218,4 +226,5 @@ def open_window(probe: Probe, file: Hdf5File) -> Reader:
     reader._path = probe.path
     reader._sharded = False
     reader._files = {"": file}
+    reader._offsets = {}
     return reader

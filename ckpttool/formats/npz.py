@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ..checkpoint import ITEM_BYTES, Checkpoint, TensorSpec
-from ..copying import copy_tensor, little_endian_bytes
+from ..copying import copy_tensor, little_endian_bytes, open_new
 from ..dtypes import numpy_dtype
 from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsupportedError
 from ..named_tensors import assign, grouped, names, tensor
@@ -70,6 +70,7 @@ class Reader:
         self._path = probe.path
         self._limits = probe.limits
         self._archive = ZipArchive(probe.path, probe.limits)
+        self._verified = probe.options.checksums
         self._closed = False
         self._places: dict[str, _Place] = {}
         try:
@@ -142,6 +143,15 @@ class Reader:
     def _corrupt(self, what: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(what, path=self._path)
 
+    def verify(self) -> None:
+        """Compare the checksums of the members that were copied as they lie there.
+
+        Raises
+        ------
+        CorruptCheckpointError : one does not fit
+        """
+        self._archive.verify()
+
     def describe(self) -> Checkpoint:
         """Layers by the parts of the names, in the archive's order."""
         self._check_open()
@@ -165,7 +175,8 @@ class Reader:
         plain = not place.fortran and place.dtype == place.dtype.newbyteorder("<") and place.unreadable is None
         if member.deflated or not plain:
             return None
-        return Extent(self._path, member.offset + place.start, member.size_bytes - place.start)
+        part_of = self._archive.checksum(place.member) if self._verified else None
+        return Extent(self._path, member.offset + place.start, member.size_bytes - place.start, part_of=part_of)
 
     def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
         """The tensor's elements in C order, as 1-D arrays of at most `max_bytes` bytes each."""
@@ -227,7 +238,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
     named = names(checkpoint)
     total = sum(spec.nbytes for _, spec in named)
     done = 0
-    with path.open("w+b") as file:
+    with open_new(path) as file:
         archive = ZipWriter(file.fileno())
         for name, spec in named:
             _check(name, spec)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..checkpoint import ITEM_BYTES, Checkpoint, TensorSpec
-from ..copying import copy_tensors
+from ..copying import copy_tensors, open_new
 from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnreadableError, UnsupportedError
 from ..named_tensors import assign, grouped, names, tensor
 from ..probe import Probe
@@ -229,7 +229,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
     if len(data) > MAX_HEADER_BYTES:
         raise UnsupportedError(f"its header would have {len(data):,} bytes; safetensors allows {MAX_HEADER_BYTES:,}")
     start = ALIGNMENT + len(data)
-    with path.open("wb") as file:
+    with open_new(path) as file:
         file.write(len(data).to_bytes(ALIGNMENT, "little") + data)
         file.flush()
         places = [(spec, start + offsets[name]) for name, spec in named if spec.nbytes]
