@@ -108,13 +108,49 @@ def cases(inputs: dict[str, Path], folder: Path) -> Iterator[Case]:
     yield Case("statistics of 1 GB", ckpttool("inspect", "--stats", "--json", large), "reading it once (h5py)",
                script("h5py_read.py", large), 2.5)  # fmt: skip
     yield from _tensorflow(folder)
+    yield from _conversions(inputs, folder)
+
+
+def _installed(package: str) -> str | None:
+    """Why a yardstick cannot be run; None where it can."""
+    import importlib.util
+
+    return None if importlib.util.find_spec(package) else f"{package} is not installed"
+
+
+def _conversions(inputs: dict[str, Path], folder: Path) -> Iterator[Case]:
+    """1 GB from one container to another; `.keras` and TensorFlow's files are made by their own libraries."""
+    archive, prefix = folder / "keras-1gb.keras", folder / "tf-large"
+    no_keras = _installed("keras")
+    if no_keras is None and not archive.exists():
+        subprocess.run(script("keras_saves.py", "make", archive), capture_output=True, check=True)
+    data = Path(f"{prefix}.data-00000-of-00001")
+    sources = (("`.h5`", inputs["large"], inputs["large"], None), ("`.keras`", archive, archive, no_keras),
+               ("a TensorFlow checkpoint", prefix, data, _installed("tensorflow")))  # fmt: skip
+    copy = folder / "copy"
+    for name, source, copied, missing in sources:
+        for suffix, options, limit in ((".safetensors", (), 2), (".safetensors", ("--no-checksum",), 1.5),
+                                       (".h5", (), 2.5), (".weights.h5", (), 2.5)):  # fmt: skip
+            if suffix == ".weights.h5" and source == prefix:
+                continue  # needs a configuration, which this file does not hold
+            target = folder / f"out{suffix}"
+            command = ckpttool("convert", "-q", "--no-wrapper", *options, source, "-o", target)
+            said = ", `--no-checksum`" if options else ""
+            yield Case(f"convert 1 GB from {name} to `{suffix}`{said}", command, "cp", ["cp", str(copied), str(copy)],
+                       limit, [target, copy], missing)  # fmt: skip
+    target, theirs = folder / "out.weights.h5", folder / "theirs.weights.h5"
+    yield Case("convert 1 GB from `.keras` to `.weights.h5`", ckpttool("convert", "-q", archive, "-o", target),
+               "KerasFileEditor, open and save", script("keras_saves.py", "edit", archive, theirs), 1 / 3,
+               [target, theirs], no_keras, 3)  # fmt: skip
+    target, theirs = folder / "out.keras", folder / "theirs.keras"
+    yield Case("convert 1 GB from `.keras` to `.keras`", ckpttool("convert", "-q", archive, "-o", target),
+               "Keras, load and save", script("keras_saves.py", "load", archive, theirs), 1 / 6,
+               [target, theirs], no_keras, 3)  # fmt: skip
 
 
 def _tensorflow(folder: Path) -> Iterator[Case]:
     """The same questions about TensorFlow checkpoints, to TensorFlow's own reader."""
-    import importlib.util
-
-    missing = None if importlib.util.find_spec("tensorflow") else "TensorFlow is not installed"
+    missing = _installed("tensorflow")
     prefixes = {name: folder / f"tf-{name}" for name in ("large", "many-names", "many-objects")}
     if missing is None:
         for name, prefix in prefixes.items():
@@ -137,14 +173,7 @@ def _tensorflow(folder: Path) -> Iterator[Case]:
 def _file_editor(inputs: dict[str, Path], folder: Path) -> Iterator[Case]:
     """KerasFileEditor opens Keras 3 weights only, so both list such a file of the same model."""
     weights = folder / "many.weights.h5"
-    missing = None
-    try:
-        import importlib.util
-
-        if importlib.util.find_spec("keras") is None:
-            missing = "Keras is not installed"
-    except ImportError:
-        missing = "Keras is not installed"
+    missing = _installed("keras")
     if missing is None and not weights.exists():
         made = subprocess.run(ckpttool("convert", "-q", inputs["many"], "-o", weights), capture_output=True, cwd=ROOT)
         if made.returncode:
@@ -226,8 +255,8 @@ def main() -> None:
         "# Results of `make bench`",
         "",
         f"{datetime.date.today().isoformat()}; {machine()}; {about}.",
-        f"Ratios of ckpttool over the yardstick, medians of {options.runs} interleaved pairs of whole processes (the "
-        "two Keras rows: one pair); peak memory of ckpttool / the yardstick. See `bench/README.md`.",
+        f"Ratios of ckpttool over the yardstick, medians of {options.runs} interleaved pairs of whole processes (rows "
+        "of Keras and TensorFlow: one or three); peak memory of ckpttool / the yardstick. See `bench/README.md`.",
         "",
         "| what | against | CPU | should be within | wall | peak MB |",
         "| --- | --- | --- | --- | --- | --- |",
