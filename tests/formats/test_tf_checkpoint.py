@@ -213,15 +213,6 @@ class TestWaysIn:
         with pytest.raises(UsageError, match=r"several checkpoints: m\.ckpt-7, other"):
             described(folder)
 
-    def test_parts_that_no_worker_merged_are_told_and_read_one_by_one(self, folder: Path) -> None:
-        for file in list(folder.glob("m.ckpt-7.*")):
-            for number_ in range(2):
-                shutil.copy(file, folder / file.name.replace("m.ckpt-7", f"part-0000{number_}-of-00002"))
-            file.unlink()
-        with pytest.raises(UsageError, match="none merged: part-00000-of-00002, part-00001-of-00002"):
-            described(folder)
-        assert "image_embedding/kernel" in paths(described(folder / "part-00001-of-00002"))
-
     def test_what_is_not_there(self, folder: Path) -> None:
         with pytest.raises(CheckpointNotFoundError):
             described(folder / "m.ckpt")
