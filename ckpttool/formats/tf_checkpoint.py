@@ -133,9 +133,17 @@ class Reader:
             layers=tuple(placed.layers),
             loose=tuple(placed.loose),
             written_by=WrittenBy(tensorflow=self._version()),
-            metadata=(("layout", "name-based" if graph is None else "object-based"),),
+            metadata=self._metadata(graph is None),
             warnings=(*self._place.notices, *notices, *self._shard_notices(), *placed.notices),
         )
+
+    def _metadata(self, name_based: bool) -> tuple[tuple[str, str], ...]:
+        """The layout, and what a TF1 graph beside the checkpoint tells."""
+        if not name_based:
+            return (("layout", "object-based"),)
+        from ._meta_graph import replicas_beside
+
+        return (("layout", "name-based"), *replicas_beside(self._place.prefix))
 
     def _version(self) -> str | None:
         """TensorFlow's version in the `.meta` file beside the checkpoint, where there is one."""

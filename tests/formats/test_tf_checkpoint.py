@@ -229,6 +229,24 @@ class TestWaysIn:
                 refused()
 
 
+class TestNames:
+    def test_start_corrections_of_moving_averages_are_no_weights(self, tmp_path: Path) -> None:
+        """As Keras 2.2.4 on TF 1.14 saves a trained BatchNormalization that was called three times."""
+        values, scalar = ((4,), bytes(16)), ((), bytes(4))
+        tensors = {"norm/moving_mean": values, "norm/gamma": values, "alone/biased": values}
+        for number in ("", "_1", "_2"):
+            tensors |= {f"norm/moving_mean/biased{number}": values, f"norm/moving_mean/local_step{number}": scalar}
+        tensors |= {"norm/norm/moving_mean/biased": values, "norm/moving_mean/other": values}
+        write_bundle(tmp_path / "m", tensors)
+        checkpoint = described(tmp_path / "m")
+        assert set(paths(checkpoint)) == {
+            "norm/moving_mean", "norm/gamma", "alone/biased", "norm/moving_mean/other"
+        }  # fmt: skip
+        assert {(each.role, each.slot_of) for each in checkpoint.loose} == {
+            (Role.BOOKKEEPING, ("norm", "moving_mean"))
+        }  # fmt: skip
+
+
 class TestObjectGraphs:
     def checkpoint(self, tmp_path: Path, graph: bytes, *keys: str, ends: str = "") -> Checkpoint:
         write_bundle(tmp_path / "g", {key: ((2,), bytes([place] * 8)) for place, key in enumerate(keys, 1)}, graph)
