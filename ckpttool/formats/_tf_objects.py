@@ -16,7 +16,7 @@ from ._bundle import Bundle, Entry
 from ._object_graph import KEY, Attribute, ObjectGraph
 from ._tf_layer_names import Part, Variable
 from ._tf_names import Placed, Stored
-from ._tf_slot_names import averages, names_in_slots
+from ._tf_slot_names import averages, names_in_slots, shadows
 
 VALUE = "VARIABLE_VALUE"
 _SLOT_MARK = "/.OPTIMIZER_SLOT/"
@@ -33,7 +33,7 @@ _BOOKKEEPING = frozenset(
     """keras_api signatures save_counter metrics _metrics compiled_metrics compiled_loss _compile_metrics _compile_loss
     _loss_tracker loss_tracker _loss loss _losses_override _inbound_nodes _outbound_nodes _seed_generators
     seed_generator _random_generator seed_generators _compiled_trainable_state train_function test_function
-    predict_function train_tf_function state_spec _misc_assets assets initializer""".split()
+    predict_function train_tf_function state_spec _misc_assets assets initializer _state_var""".split()
 )
 _OPTIMIZER_EDGES = frozenset({"optimizer", "_optimizer"})
 _INNER = frozenset(
@@ -111,6 +111,8 @@ class _Walk:
         self._copies = self._copies_of_variables()
         self._slots = {slot.node for slots in graph.slots.values() for slot in slots}
         self._weights = self._reachable()
+        self._shadows = shadows(self._values, self._entries, self._weights)
+        self._weights -= self._shadows.keys()
         self._visited: set[int] = set()
         self._doubled: dict[str, str] = {}  # key of a weight's second copy -> that of the first
         self._slot_names = names_in_slots(graph, self._optimizers, self._values, self._weights)
@@ -306,6 +308,7 @@ class _Walk:
             owners.setdefault(self._values[node].key, (key, name))
         copies = {self._values[node].key for node in self._copies}
         kept = averages(self._graph, self._optimizers, self._values, self._weights)
+        kept.update((self._values[node].key, owner) for node, owner in self._shadows.items())
         of_optimizer = {self._values[node].key for node in self._below(self._optimizers) if node in self._values}
         weights = {self._values[node].key for node in self._weights}
         for key, entry in self._entries.items():

@@ -283,6 +283,46 @@ class TestObjectGraphs:
         assert roles["opt/iter"] == (Role.OPTIMIZER, None, None)
         assert roles["save_counter"] == (Role.BOOKKEEPING, None, None)
 
+    def test_a_models_own_variable_does_not_hide_its_scope(self, tmp_path: Path) -> None:
+        """As tf_keras 2.21 saves a subclassed model with a list of layers and a weight of its own."""
+        graph = (
+            node({"blocks": 1, "extra": 2, "top": 3}) + node({"0": 4, "1": 5}) + variable("extra", "extra")
+            + node({"kernel": 6}) + node({"kernel": 7}) + node({"kernel": 8})
+            + variable("k3", "sub/dense/kernel") + variable("k4", "sub/b0/kernel") + variable("k5", "sub/b1/kernel")
+        )  # fmt: skip
+        checkpoint = self.checkpoint(tmp_path, graph, "extra", "k3", "k4", "k5")
+        assert paths(checkpoint) == ["extra", "blocks/b0/kernel", "blocks/b1/kernel", "top/kernel"]
+
+    def test_a_model_of_one_layer_in_keras_3(self, tmp_path: Path) -> None:
+        """The model's name stands in front of the only layer's; in Keras 2 it may be the layer's own."""
+        for local, wanted in (("_kernel", "d/kernel"), ("kernel", "net/d/kernel")):
+            graph = (
+                node({"model": 1}) + node({"_functional": 2}) + node({"_operations": 3}) + node({"0": 4, "1": 5})
+                + node({}) + node({local: 6}) + variable("k", "net/d/kernel")
+            )  # fmt: skip
+            assert paths(self.checkpoint(tmp_path, graph, "k")) == [wanted]
+
+    def test_states_of_random_generators_are_no_weights(self, tmp_path: Path) -> None:
+        graph = node({"g": 1, "w": 2}) + node({"_state_var": 3}) + variable("w") + variable("g", "StateVar")
+        checkpoint = self.checkpoint(tmp_path, graph, "w", "g")
+        assert paths(checkpoint) == ["w"]
+        assert [each.role for each in checkpoint.loose if each.locator == "g"] == [Role.BOOKKEEPING]
+
+    def test_averages_that_a_module_holds_are_those_of_its_weights(self, tmp_path: Path) -> None:
+        graph = (
+            node({"net": 1}) + node({"w": 2, "avg": 3, "own": 4}) + variable("w", "w")
+            + variable("avg", "w/ExponentialMovingAverage") + variable("own", "other/ExponentialMovingAverage")
+        )  # fmt: skip
+        checkpoint = self.checkpoint(tmp_path, graph, "avg", "own", "w")
+        assert sorted(paths(checkpoint)) == ["net/own", "net/w"]
+        average = next(each for each in checkpoint.loose if each.locator == "avg")
+        assert (average.role, average.slot, average.slot_of) == (
+            Role.OPTIMIZER, "ExponentialMovingAverage", ("net", "w")
+        )  # fmt: skip
+        from ckpttool.folding import with_averages
+
+        assert [each.locator for each in with_averages(checkpoint).weights() if each.name == "net/w"] == ["avg"]
+
     def test_keras_3_weights_under_the_optimizers_key_are_weights(self) -> None:
         checkpoint = described(FILES / "keras-3.15-towers-checkpoint-checkpoint")
         spec = next(spec for spec in checkpoint.weights() if spec.name.endswith("image_embedding/kernel"))
