@@ -207,13 +207,12 @@ def _common(scopes: Sequence[Scope]) -> Scope:
 
 def _chosen(part: Part, derived: str) -> str:
     """The layer's own name; the attribute's where Keras made the layer's up; its place where nothing else is known."""
-    if part.hint is not None and part.hint.name:
-        return part.hint.name
-    if not derived:
+    known = part.hint.name if part.hint is not None and part.hint.name else derived
+    if not known:
         return part.local
-    if not _is_place(part.local) and _unnumbered(derived.rpartition("/")[2]) in _AUTOMATIC:
+    if not _is_place(part.local) and _unnumbered(known.rpartition("/")[2]) in _AUTOMATIC:
         return part.local
-    return derived
+    return known
 
 
 def _leaf(part: Part, scope: Scope, prefix: tuple[str, ...], name: str | None) -> Layer:

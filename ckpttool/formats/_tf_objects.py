@@ -266,16 +266,17 @@ class _Walk:
         """Weights that only lists of variables lead to: by their names; one that is stored twice, once."""
         if self._weights <= self._visited:
             return
-        twins = {(v.full_name, *_content(self._entries[v.key])): v.key for v in root.all_variables() if v.full_name}
+        twins = _Twins(self._entries)
+        for variable in root.all_variables():
+            twins.first_of(variable)
         rest: list[Stored] = []
         for node in sorted(self._weights - self._visited, key=self._public_first):
             variable = self._variable("", node)
-            entry = self._entries[variable.key]
-            twin = (variable.full_name, *_content(entry))
-            if variable.full_name and twin in twins:
-                self._doubled[variable.key] = twins[twin]
+            first = twins.first_of(variable)
+            if first is not None:
+                self._doubled[variable.key] = first
                 continue
-            twins[twin] = variable.key
+            entry = self._entries[variable.key]
             name = variable.full_name or _object_path(variable.key)
             rest.append(Stored(name, entry.shape, entry.dtype_name, variable.key))
         if self._doubled:
@@ -333,6 +334,31 @@ class _Walk:
                     seen.add(child)
                     stack.append(child)
         return seen
+
+
+class _Twins:
+    """Variables of one name and equal content, each in a list of its own: `variables/3` and `_all_variables/5`."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+        self._firsts: dict[tuple[object, ...], dict[str, set[str]]] = {}  # key -> the lists that hold a copy of it
+
+    def first_of(self, variable: Variable) -> str | None:
+        """The key of what a variable is a copy of, each list holding one copy at most; None where it is the first.
+
+        Two biases of zeros in one list are two: all variables of a subclassed Keras 3 model have the same names.
+        """
+        if not variable.full_name:
+            return None
+        entry = self._entries[variable.key]
+        firsts = self._firsts.setdefault((variable.full_name, *_content(entry)), {})
+        place = _object_path(variable.key).rpartition("/")[0]
+        for key, lists in firsts.items():
+            if place not in lists:
+                lists.add(place)
+                return key
+        firsts[variable.key] = {place}
+        return None
 
 
 def _is_position(name: str) -> bool:

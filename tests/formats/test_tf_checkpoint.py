@@ -19,6 +19,8 @@ from ckpttool.errors import (
     UnknownFormatError,
     UsageError,
 )
+from ckpttool.formats._tf_layer_names import Part, Variable, layers
+from ckpttool.formats._tf_objects import Hint
 from ckpttool.opening import open_checkpoint
 from ckpttool.reading import ReadOptions
 
@@ -301,6 +303,39 @@ class TestObjectGraphs:
                 + node({}) + node({local: 6}) + variable("k", "net/d/kernel")
             )  # fmt: skip
             assert paths(self.checkpoint(tmp_path, graph, "k")) == [wanted]
+
+    def test_equal_variables_of_one_name_in_one_list_are_two(self, tmp_path: Path) -> None:
+        """Two biases of zeros, as Keras 3.15 exports a subclassed model: all variables of it have the same names."""
+        graph = (
+            node({"variables": 1, "_all_variables": 2})
+            + node({"0": 3, "1": 4, "2": 5}) + node({"0": 6, "1": 7, "2": 8})
+            + b"".join(variable(f"variables/{place}", "net/bias") for place in range(3))
+            + b"".join(variable(f"_all_variables/{place}", "net/bias") for place in range(3))
+        )  # fmt: skip
+        values = {f"{where}/{place}": ((2,), bytes(8)) for where in ("variables", "_all_variables") for place in (0, 1)}
+        values |= {"variables/2": ((2,), bytes([1] * 8)), "_all_variables/2": ((2,), bytes([1] * 8))}
+        write_bundle(tmp_path / "g", values, graph)
+        checkpoint = described(tmp_path / "g")
+        assert paths(checkpoint) == ["variables/0", "variables/1", "variables/2"]
+        copies = {each.locator: each.slot_of for each in checkpoint.loose if each.slot == "copy"}
+        assert copies == {f"_all_variables/{place}": ("variables", str(place)) for place in range(3)}
+
+    @pytest.mark.parametrize(
+        ("local", "told", "wanted"),
+        [
+            ("image_embedding", "dense_3", "image_embedding"),
+            ("image_embedding", "own", "own"),
+            ("layer_with_weights-0", "dense_3", "dense_3"),
+            ("image_embedding", None, "image_embedding"),
+        ],
+    )
+    def test_an_attribute_names_a_layer_whose_name_keras_made_up(
+        self, local: str, told: str | None, wanted: str
+    ) -> None:
+        layer = Part(local, Hint(told, "Dense"), variables=[Variable("kernel", "dense_3/kernel", (2,), "float32", "k")])
+        other = Part("other", variables=[Variable("kernel", "z/kernel", (2,), "float32", "z")])
+        found = [each.name for each in layers(Part("", parts=[layer, other]))]
+        assert found == [wanted, "z"]
 
     def test_states_of_random_generators_are_no_weights(self, tmp_path: Path) -> None:
         graph = node({"g": 1, "w": 2}) + node({"_state_var": 3}) + variable("w") + variable("g", "StateVar")
