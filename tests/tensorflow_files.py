@@ -121,3 +121,39 @@ def node(
 def variable(key: str, full_name: str = "") -> bytes:
     """The node of a variable."""
     return node({}, ("VARIABLE_VALUE", full_name, key))
+
+
+def snappy(data: bytes) -> bytes:
+    """Compress as snappy does, greedily, with literals and copies of all three kinds."""
+    out, at, start = bytearray(varint(len(data))), 0, 0
+    known: dict[bytes, int] = {}
+    while at + 4 <= len(data):
+        before = known.get(data[at : at + 4])
+        known[data[at : at + 4]] = at
+        if before is None:
+            at += 1
+            continue
+        length = 4
+        while at + length < len(data) and length < 64 and data[before + length] == data[at + length]:
+            length += 1
+        out += _literals(data[start:at])
+        offset = at - before
+        if length < 12 and offset < 2048:
+            out += bytes([offset >> 8 << 5 | length - 4 << 2 | 1, offset & 255])
+        elif offset < 65536 and length % 2:
+            out += bytes([length - 1 << 2 | 2]) + struct.pack("<H", offset)
+        else:
+            out += bytes([length - 1 << 2 | 3]) + struct.pack("<I", offset)
+        at += length
+        start = at
+    return bytes(out + _literals(data[start:]))
+
+
+def _literals(data: bytes) -> bytes:
+    if not data:
+        return b""
+    size = len(data) - 1
+    if size < 60:
+        return bytes([size << 2]) + data
+    width = (size.bit_length() + 7) // 8
+    return bytes([59 + width << 2]) + size.to_bytes(width, "little") + data

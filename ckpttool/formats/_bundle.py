@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -189,6 +190,14 @@ class Bundle:
             shape = read_shape(stored)
             found = self._shapes[stored] = (shape, math.prod(shape))
         return found
+
+    def indexes(self) -> list[Path]:
+        """The files that the index consists of."""
+        return [self.index]
+
+    def slice_entries(self) -> Iterable[tuple[bytes, Entry]]:
+        """The entries of slices by their coded keys."""
+        return self._slice_entries.items()
 
     def shard_path(self, number: int) -> Path:
         """The data file of that number."""

@@ -68,6 +68,17 @@ def version_in_meta(path: Path) -> str | None:
         return None  # it says nothing that the checkpoint itself needs
 
 
+def replicas_beside(prefix: str) -> tuple[tuple[str, str], ...]:
+    """What a checkpoint's `.meta` file tells of replicas, as metadata of its description: see `wrappers._graph`."""
+    path = Path(f"{prefix}.meta")
+    if not path.is_file():
+        return ()
+    from ._meta_replicas import replicas_in_meta
+
+    found = replicas_in_meta(path)
+    return () if found is None else (("graph_replicas", " ".join(map(str, found))),)
+
+
 def _info(data: bytes, start: int, end: int) -> tuple[str | None, tuple[str, ...]]:
     """MetaInfoDef: TensorFlow's version and the tags."""
     version, tags = None, []

@@ -117,17 +117,31 @@ def _clean(full_name: str) -> tuple[str, ...]:
 
 
 def _model_scope(root: Part) -> Scope:
-    """The model's own name where it stands in front of all its variables' names, or nothing."""
-    scopes = _scopes(root)
+    """The model's own name where it stands in front of all its variables' names, or nothing.
+
+    Variables that the model itself holds may have no scope, or its name alone.
+    """
+    scopes = [scope for part in root.parts for scope in _scopes(part)]
     if not scopes or any(len(scope) < 2 for scope in scopes) or len({scope[0] for scope in scopes}) != 1:
         return ()
     first = scopes[0][0]
+    own = {_clean(variable.full_name)[:-1] for variable in root.variables if variable.full_name}
+    if not own <= {(), (first,)}:
+        return ()
     if _unnumbered(first) in _MODEL_SCOPES:
         return (first,)
     weighted = [part for part in root.parts if part.has_variables()]
+    if len(weighted) == 1 and root.functional and _is_plain_keras3(weighted[0]):
+        return (first,)
     if len(weighted) < 2 or any(_is_inner(scope[1]) for scope in scopes):
         return ()
     return (first,)
+
+
+def _is_plain_keras3(part: Part) -> bool:
+    """A layer without layers inside, of Keras 3, where a layer's name is one scope and never two."""
+    within = any(inner.has_variables() for inner in part.parts)
+    return not within and any(variable.local.startswith("_") for variable in part.variables)
 
 
 def _inside(part: Part, scope: Scope, prefix: tuple[str, ...]) -> list[Layer]:
@@ -193,13 +207,12 @@ def _common(scopes: Sequence[Scope]) -> Scope:
 
 def _chosen(part: Part, derived: str) -> str:
     """The layer's own name; the attribute's where Keras made the layer's up; its place where nothing else is known."""
-    if part.hint is not None and part.hint.name:
-        return part.hint.name
-    if not derived:
+    known = part.hint.name if part.hint is not None and part.hint.name else derived
+    if not known:
         return part.local
-    if not _is_place(part.local) and _unnumbered(derived.rpartition("/")[2]) in _AUTOMATIC:
+    if not _is_place(part.local) and _unnumbered(known.rpartition("/")[2]) in _AUTOMATIC:
         return part.local
-    return derived
+    return known
 
 
 def _leaf(part: Part, scope: Scope, prefix: tuple[str, ...], name: str | None) -> Layer:

@@ -97,6 +97,8 @@ def _roles(tensors: Mapping[str, Stored]) -> Roles:
             roles[name] = (Role.OPTIMIZER, None, None)
         elif name.split("/")[-1] in _COUNTERS and not each.shape:
             roles[name] = (Role.BOOKKEEPING, None, None)
+        elif "/" in name and (owner := _averaged(name, each, tensors)) is not None:
+            roles[name] = (Role.BOOKKEEPING, owner, name.rpartition("/")[2])
     _metrics(tensors, roles)
     for name, original in copies.items():
         number = name.rpartition("_")[2]
@@ -120,6 +122,20 @@ def _slot(name: str, each: Stored, tensors: Mapping[str, Stored]) -> tuple[str, 
             other = tensors.get(inner)
             if other is not None and other.shape == each.shape and other.dtype == each.dtype:
                 return inner, slot
+    return None
+
+
+def _averaged(name: str, each: Stored, tensors: Mapping[str, Stored]) -> str | None:
+    """The moving average whose start value a variable corrects: `<mean>/biased` like it, `<mean>/local_step` a scalar.
+
+    Source: tensorflow/python/training/moving_averages.py, _zero_debias (TF 1.4 to 1.15).
+    """
+    kind = _numbered_as(name, "biased", "local_step")
+    parts = name.split("/")[:-1]
+    for start in range(len(parts) if kind else 0):
+        owner = tensors.get("/".join(parts[start:]))
+        if owner is not None and owner.dtype == each.dtype and each.shape == (owner.shape if kind == "biased" else ()):
+            return owner.name
     return None
 
 

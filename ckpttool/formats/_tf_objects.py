@@ -16,7 +16,7 @@ from ._bundle import Bundle, Entry
 from ._object_graph import KEY, Attribute, ObjectGraph
 from ._tf_layer_names import Part, Variable
 from ._tf_names import Placed, Stored
-from ._tf_slot_names import averages, names_in_slots
+from ._tf_slot_names import averages, names_in_slots, shadows
 
 VALUE = "VARIABLE_VALUE"
 _SLOT_MARK = "/.OPTIMIZER_SLOT/"
@@ -33,7 +33,7 @@ _BOOKKEEPING = frozenset(
     """keras_api signatures save_counter metrics _metrics compiled_metrics compiled_loss _compile_metrics _compile_loss
     _loss_tracker loss_tracker _loss loss _losses_override _inbound_nodes _outbound_nodes _seed_generators
     seed_generator _random_generator seed_generators _compiled_trainable_state train_function test_function
-    predict_function train_tf_function state_spec _misc_assets assets initializer""".split()
+    predict_function train_tf_function state_spec _misc_assets assets initializer _state_var""".split()
 )
 _OPTIMIZER_EDGES = frozenset({"optimizer", "_optimizer"})
 _INNER = frozenset(
@@ -111,6 +111,8 @@ class _Walk:
         self._copies = self._copies_of_variables()
         self._slots = {slot.node for slots in graph.slots.values() for slot in slots}
         self._weights = self._reachable()
+        self._shadows = shadows(self._values, self._entries, self._weights)
+        self._weights -= self._shadows.keys()
         self._visited: set[int] = set()
         self._doubled: dict[str, str] = {}  # key of a weight's second copy -> that of the first
         self._slot_names = names_in_slots(graph, self._optimizers, self._values, self._weights)
@@ -264,16 +266,17 @@ class _Walk:
         """Weights that only lists of variables lead to: by their names; one that is stored twice, once."""
         if self._weights <= self._visited:
             return
-        twins = {(v.full_name, *_content(self._entries[v.key])): v.key for v in root.all_variables() if v.full_name}
+        twins = _Twins(self._entries)
+        for variable in root.all_variables():
+            twins.first_of(variable)
         rest: list[Stored] = []
         for node in sorted(self._weights - self._visited, key=self._public_first):
             variable = self._variable("", node)
-            entry = self._entries[variable.key]
-            twin = (variable.full_name, *_content(entry))
-            if variable.full_name and twin in twins:
-                self._doubled[variable.key] = twins[twin]
+            first = twins.first_of(variable)
+            if first is not None:
+                self._doubled[variable.key] = first
                 continue
-            twins[twin] = variable.key
+            entry = self._entries[variable.key]
             name = variable.full_name or _object_path(variable.key)
             rest.append(Stored(name, entry.shape, entry.dtype_name, variable.key))
         if self._doubled:
@@ -306,6 +309,7 @@ class _Walk:
             owners.setdefault(self._values[node].key, (key, name))
         copies = {self._values[node].key for node in self._copies}
         kept = averages(self._graph, self._optimizers, self._values, self._weights)
+        kept.update((self._values[node].key, owner) for node, owner in self._shadows.items())
         of_optimizer = {self._values[node].key for node in self._below(self._optimizers) if node in self._values}
         weights = {self._values[node].key for node in self._weights}
         for key, entry in self._entries.items():
@@ -330,6 +334,31 @@ class _Walk:
                     seen.add(child)
                     stack.append(child)
         return seen
+
+
+class _Twins:
+    """Variables of one name and equal content, each in a list of its own: `variables/3` and `_all_variables/5`."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+        self._firsts: dict[tuple[object, ...], dict[str, set[str]]] = {}  # key -> the lists that hold a copy of it
+
+    def first_of(self, variable: Variable) -> str | None:
+        """The key of what a variable is a copy of, each list holding one copy at most; None where it is the first.
+
+        Two biases of zeros in one list are two: all variables of a subclassed Keras 3 model have the same names.
+        """
+        if not variable.full_name:
+            return None
+        entry = self._entries[variable.key]
+        firsts = self._firsts.setdefault((variable.full_name, *_content(entry)), {})
+        place = _object_path(variable.key).rpartition("/")[0]
+        for key, lists in firsts.items():
+            if place not in lists:
+                lists.add(place)
+                return key
+        firsts[variable.key] = {place}
+        return None
 
 
 def _is_position(name: str) -> bool:

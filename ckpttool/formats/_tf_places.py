@@ -19,13 +19,13 @@ from . import _table
 
 if TYPE_CHECKING:
     from ..probe import Probe
+    from ._tf_unmerged import Parts
 
 BUNDLE, V1, SAVED_MODEL = "tf-checkpoint", "tf-checkpoint-v1", "saved-model"
 
 # Patterns are compiled when they are used: few paths need one, and all of them at import cost as much as a listing.
 _SHARD = r"(?s)(.*)\.data-(\d{5})-of-(\d{5})"
 _V1_SHARD = r"(?s)(.*)-(\d{5})-of-(\d{5})"
-_UNMERGED = r"part-\d{5}-of-\d{5}"  # in `<prefix>_temp…/`, until MergeV2Checkpoints makes one of them
 _STATED = rb"(?m)^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*\"((?:[^\"\\]|\\.)*)\""
 _ESCAPE = rb"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 _PLAIN_ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
@@ -43,6 +43,7 @@ class Place:
     reason: str
     files: tuple[Path, ...] = ()  # V1: every file
     notices: tuple[Notice, ...] = ()
+    parts: Parts | None = None  # of a bundle whose save was not finished: what it is joined of
 
     @property
     def index(self) -> Path:
@@ -66,7 +67,8 @@ def locate(probe: Probe) -> Place | None:
     name = probe.path.name
     match = _shard(name)
     if match and os.path.isfile(_beside(text, f"{match[1]}.index")):
-        return Place(BUNDLE, _beside(text, match[1]), "a data file beside its index")
+        prefix = _beside(text, match[1])
+        return Place(BUNDLE, prefix, "a data file beside its index", notices=_one_part(prefix))
     if _ends_like_a_table(probe):
         return _table_file(text)
     if name.endswith(".meta") and (found := _prefix(text.removesuffix(".meta"), "a .meta file's checkpoint")):
@@ -120,7 +122,29 @@ def _table_file(path: str) -> Place:
         raise CorruptCheckpointError("a table, but no checkpoint: it has no header", path=path)
     if not path.endswith(".index"):
         return Place(BUNDLE, path, "a table with a bundle's header")
-    return Place(BUNDLE, path[: -len(".index")], "a table with a bundle's header")
+    prefix = path.removesuffix(".index")
+    return Place(BUNDLE, prefix, "a table with a bundle's header", notices=_one_part(prefix))
+
+
+def _is_part(name: str) -> bool:
+    """Whether a file's name is that of one part of a save on S3; all of them are one checkpoint."""
+    from . import _tf_unmerged
+
+    return _tf_unmerged.part_of(name.removesuffix(".index")) is not None
+
+
+def _one_part(prefix: str) -> tuple[Notice, ...]:
+    """That a bundle is only one part of a save."""
+    if "part-" not in os.path.basename(prefix):
+        return ()
+    from . import _tf_unmerged
+
+    part = _tf_unmerged.part_of(prefix)
+    if part is None or part[1] == 1:
+        return ()
+    folder = os.path.basename(os.path.dirname(os.path.abspath(prefix)))
+    message = f"one of {part[1]} parts of a save that was not finished; the path of '{folder}' reads them as one"
+    return (Notice("one-part", message),)
 
 
 def _v1(path: str) -> Place:
@@ -141,7 +165,7 @@ def _v1(path: str) -> Place:
 def _prefix(prefix: str, reason: str) -> Place | None:
     """The checkpoint whose files begin with a path: V2 by its index, V1 by its one file or its shards."""
     if os.path.isfile(f"{prefix}.index"):
-        return Place(BUNDLE, prefix, reason)
+        return Place(BUNDLE, prefix, reason, notices=_one_part(prefix))
     if os.path.isfile(prefix):
         return _v1(prefix) if _is_table(prefix) else None
     folder, base = os.path.split(prefix)
@@ -153,7 +177,35 @@ def _prefix(prefix: str, reason: str) -> Place | None:
         match = v1_shard(name)
         if match and match[1] == base and _is_table(os.path.join(folder, name)):
             return _v1(os.path.join(folder, name))
+    if any(_is_part_of(base, name) for name in names):
+        from . import _tf_unmerged
+
+        return _joined(_tf_unmerged.of_prefix(prefix, names))
     return None
+
+
+def _is_part_of(base: str, name: str) -> bool:
+    return name.startswith(base) and (name.startswith("_temp", len(base)) or name.endswith(".index"))
+
+
+def _joined(parts: Parts | None) -> Place | None:
+    """A save that was not finished, as the checkpoint that it would have been."""
+    if parts is None:
+        return None
+    return Place(BUNDLE, parts.prefix, "the parts of a save that was not finished", (), (parts.notice(),), parts)
+
+
+def _unfinished(folder: str) -> list[Place]:
+    """The saves in a folder that were not finished."""
+    try:
+        names = [name for name in os.listdir(folder) if "_temp" in name or ".part-" in name]
+    except OSError:
+        return []
+    if not names:
+        return []
+    from . import _tf_unmerged
+
+    return [place for parts in _tf_unmerged.in_folder(folder, names) if (place := _joined(parts))]
 
 
 def _is_table(path: str) -> bool:
@@ -176,6 +228,8 @@ def _folder(probe: Probe) -> Place | None:
         notice = Notice("no-saved-model", "'saved_model.pb' is missing: the variables are read, names may be poorer")
         prefix = os.path.join(text, "variables", "variables")
         return Place(BUNDLE, prefix, "the variables of a SavedModel", notices=(notice,))
+    if "variables" in names and (places := _unfinished(os.path.join(text, "variables"))):
+        return places[0]
     versions = sorted(
         (int(name), name)
         for name in names
@@ -188,6 +242,12 @@ def _folder(probe: Probe) -> Place | None:
         if state.is_file() and _head(state).lstrip().startswith(_STATE_START):
             return _stated(probe.path, state, probe.options.step)
     found = [p for name in sorted(names) if (p := _unstated(os.path.join(text, name)))]
+    if not found or all(os.path.basename(place.prefix).startswith("part-") for place in found):
+        from . import _tf_unmerged
+
+        if (_tf_unmerged.is_temporary(probe.path.name) or found) and (parts := _tf_unmerged.of_folder(text)):
+            return _joined(parts)
+        found = found or _unfinished(text)
     if not found:
         return None
     return _chosen(probe.path, list({place.prefix: place for place in found}.values()), None, probe.options.step)
@@ -196,6 +256,8 @@ def _folder(probe: Probe) -> Place | None:
 def _unstated(path: str) -> Place | None:
     """A checkpoint that shows by the name of one of its files, in a folder without a state file."""
     name = os.path.basename(path)
+    if ".part-" in name and _is_part(name):
+        return None
     if name.endswith(".index") and _is_table(path):
         return Place(BUNDLE, path[: -len(".index")], "an index in the folder")
     if not name.endswith((".index", ".meta")) and not _shard(name):
@@ -287,8 +349,10 @@ def _chosen(folder: Path, places: list[Place], newest: Place | None, step: int |
     """The asked step; else the stated one; else the highest of numbered ones; else the only one."""
     steps = {place.prefix: step_of(place.prefix) for place in places}
     known = sorted({number for number in steps.values() if number is not None})
+    unfinished = [place for place in _unfinished(os.fspath(folder)) if place.prefix not in steps]
     if step is not None:
         fitting = [place for place in places if steps[place.prefix] == step]
+        fitting = fitting or [place for place in unfinished if step_of(place.prefix) == step]
         if not fitting:
             raise UsageError(f"holds no checkpoint of step {step}; it holds {_listed(known) or 'none'}", path=folder)
         if len(fitting) > 1:
@@ -300,11 +364,10 @@ def _chosen(folder: Path, places: list[Place], newest: Place | None, step: int |
         bases = {_base(place.prefix) for place in places}
         if len(places) > 1 and (len(bases) > 1 or None in steps.values()):
             names = ", ".join(sorted(os.path.basename(place.prefix) or ".index" for place in places)[:_SHOWN_STEPS])
-            what = "several checkpoints"
-            if all(re.fullmatch(_UNMERGED, os.path.basename(place.prefix)) for place in places):
-                what = "the parts of a checkpoint that several workers wrote and none merged"
-            raise UsageError(f"holds {what}: {names}; give one's own path", path=folder)
+            raise UsageError(f"holds several checkpoints: {names}; give one's own path", path=folder)
         chosen = max(places, key=lambda place: steps[place.prefix] or 0)
+    if unfinished:
+        chosen = replace(chosen, notices=(*chosen.notices, _beside_it(unfinished)))
     if len(places) == 1:
         return chosen
     others: Iterable[object] = known if len(known) == len(places) else sorted(map(os.path.basename, steps))
@@ -313,6 +376,13 @@ def _chosen(folder: Path, places: list[Place], newest: Place | None, step: int |
         f"another with --step or by its path: {_listed(others)}"
     )
     return replace(chosen, notices=(*chosen.notices, Notice("several-checkpoints", message)))
+
+
+def _beside_it(unfinished: list[Place]) -> Notice:
+    """That there are saves which were not finished, and which are not what is read."""
+    shown = _listed(f"'{os.path.basename(place.prefix)}'" for place in unfinished)
+    message = f"beside it are the parts of a save that was not finished, not read unless its path is given: {shown}"
+    return Notice("unfinished-beside", message)
 
 
 def _base(prefix: str) -> str:

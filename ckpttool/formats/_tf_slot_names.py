@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
+from ._bundle import Entry
 from ._object_graph import Attribute, ObjectGraph
 
 _VARIABLES = "_trainable_variables"
 _AVERAGES = "_model_variables_moving_average"
+_SHADOW = "ExponentialMovingAverage"
 
 
 def names_in_slots(
@@ -105,4 +107,25 @@ def averages(
                 weight = next((by_name[name] for name in by_name if f"/{name}/" in f"{own}/"), None)
             if weight in weights and weight is not None:
                 found[values[node].key] = (values[weight].key, "average")
+    return found
+
+
+def shadows(
+    values: Mapping[int, Attribute], entries: Mapping[str, Entry], weights: Set[int]
+) -> dict[int, tuple[str, str]]:
+    """Averages of `tf.train.ExponentialMovingAverage` that an object holds: named after the variable they belong to.
+
+    Returns
+    -------
+    node of an average -> key of the variable, and the slot's name
+    """
+    found: dict[int, tuple[str, str]] = {}
+    named = {node: values[node].full_name for node in weights if values[node].full_name.endswith(f"/{_SHADOW}")}
+    if not named:
+        return found
+    by_name = {values[node].full_name: values[node].key for node in weights}
+    for node, name in named.items():
+        owner = by_name.get(name.removesuffix(f"/{_SHADOW}"))
+        if owner is not None and entries[owner].shape == entries[values[node].key].shape:
+            found[node] = (owner, _SHADOW)
     return found

@@ -167,7 +167,11 @@ class Reader:
 
 
 def _is_config(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("class_name"), str) and "config" in value
+    """Whether it lists layers; of a model of the user's own class Keras keeps what `get_config` gives, mostly {}."""
+    if not isinstance(value, dict) or not isinstance(value.get("class_name"), str):
+        return False
+    config = value.get("config")
+    return isinstance(config, list) or (isinstance(config, dict) and isinstance(config.get("layers"), list))
 
 
 def signature_json(signature: Signature) -> dict[str, Any]:

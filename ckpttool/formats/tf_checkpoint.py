@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..checkpoint import Checkpoint, Notice, TensorSpec, WrittenBy
 from ..errors import CheckpointError, CorruptCheckpointError, ReaderClosedError
+from ..limits import Limits
 from ..probe import Probe
 from ..reading import BLOCK_BYTES, Extent, Match
 from . import _object_graph, _tf_names, _tf_objects, _tf_places
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Reader", "assign", "sniff"]
 
 FORMAT = "tf-checkpoint"
+_OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SHOWN = 5
 
 
@@ -48,6 +50,15 @@ def sniff(probe: Probe) -> Match | None:
     return Match(FORMAT, place.reason)
 
 
+def _opened(place: _tf_places.Place, limits: Limits) -> Bundle:
+    """The index of a place."""
+    if place.parts is None:
+        return Bundle(place.index, place.prefix, limits)
+    from ._bundle_parts import JoinedBundle  # here, since few saves are not finished
+
+    return JoinedBundle(place.parts, limits)
+
+
 class Reader:
     """One V2 checkpoint, found through a probe."""
 
@@ -57,7 +68,7 @@ class Reader:
             raise CorruptCheckpointError("no checkpoint of TensorFlow", path=probe.path)
         self._path = probe.path
         self._place = place
-        self._bundle: Bundle | None = Bundle(place.index, place.prefix, probe.limits)
+        self._bundle: Bundle | None = _opened(place, probe.limits)
         self._values = BundleValues(self._bundle, verify=probe.options.checksums)
         self._joined: dict[str, tuple[str, ...]] = {}
         self._described = False
@@ -106,7 +117,7 @@ class Reader:
         graph, notices = self._graph()
         if graph is not None:
             placed = _tf_objects.place(graph, self.bundle, hints or _tf_objects.Hints())
-        elif _object_graph.KEY in self.bundle.entries:
+        elif notices:  # there is, or was, an object graph
             placed = _tf_objects.place_by_keys(self.bundle)
         else:
             placed = _tf_names.place(
@@ -122,9 +133,17 @@ class Reader:
             layers=tuple(placed.layers),
             loose=tuple(placed.loose),
             written_by=WrittenBy(tensorflow=self._version()),
-            metadata=(("layout", "name-based" if graph is None else "object-based"),),
+            metadata=self._metadata(graph is None),
             warnings=(*self._place.notices, *notices, *self._shard_notices(), *placed.notices),
         )
+
+    def _metadata(self, name_based: bool) -> tuple[tuple[str, str], ...]:
+        """The layout, and what a TF1 graph beside the checkpoint tells."""
+        if not name_based:
+            return (("layout", "object-based"),)
+        from ._meta_graph import replicas_beside
+
+        return (("layout", "name-based"), *replicas_beside(self._place.prefix))
 
     def _version(self) -> str | None:
         """TensorFlow's version in the `.meta` file beside the checkpoint, where there is one."""
@@ -144,7 +163,7 @@ class Reader:
         """The object graph; without its data file the names in the keys must do."""
         entry = self.bundle.entries.get(_object_graph.KEY)
         if entry is None:
-            return None, []
+            return None, self._lost_graph()
         if not self.bundle.shard_path(entry.shard).is_file():
             message = "the data file with the object graph is missing: layers are named by their keys alone"
             return None, [Notice("no-object-graph", message)]
@@ -156,6 +175,13 @@ class Reader:
         except CheckpointError as error:
             error.path = error.path or str(self.bundle.index)
             raise
+
+    def _lost_graph(self) -> list[Notice]:
+        """Keys of objects without the graph: it was in a part that is missing."""
+        if self._place.parts is None or not any(key.endswith(_OBJECT_KEY) for key in self.bundle.entries):
+            return []
+        message = "the part with the object graph is missing: layers are named by their keys alone"
+        return [Notice("no-object-graph", message)]
 
     def _shard_notices(self) -> Iterator[Notice]:
         for code, numbers, what in (
@@ -171,7 +197,7 @@ class Reader:
     def files(self) -> list[Path]:
         """The index and the data files, those that are missing too."""
         bundle = self.bundle
-        return [bundle.index, *(bundle.shard_path(number) for number in sorted(bundle.used_shards()))]
+        return [*bundle.indexes(), *(bundle.shard_path(number) for number in sorted(bundle.used_shards()))]
 
     def _parts(self, spec: TensorSpec) -> list[tuple[str, Entry]]:
         """The entries that a locator stands for: one, or those of a variable's parts in order."""

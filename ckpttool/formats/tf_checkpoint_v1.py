@@ -21,7 +21,7 @@ from ..reading import BLOCK_BYTES, Extent, Match
 from . import _tf_names, _tf_places, _wire
 from ._bundle import MAX_SLICES, Bounds, check_tiling, dtype_name, read_bounds, read_shape, slice_key, whole_bounds
 from ._bundle_values import joined
-from ._meta_graph import version_in_meta
+from ._meta_graph import replicas_beside, version_in_meta
 from ._table import Table
 from ._tensor_proto import decode, texts
 
@@ -151,7 +151,7 @@ class Reader:
             layers=tuple(placed.layers),
             loose=tuple(placed.loose),
             written_by=WrittenBy(tensorflow=version_in_meta(Path(f"{_without_shard(self._place.prefix)}.meta"))),
-            metadata=(("layout", "name-based"),),
+            metadata=(("layout", "name-based"), *replicas_beside(_without_shard(self._place.prefix))),
             warnings=(*self._place.notices, *placed.notices),
         )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..checkpoint import Checkpoint, Layer
 from ..transforms import model_config
 from ..wrapping import Evidence
+from ._graph import by_graph, without_graph
 
 if TYPE_CHECKING:
     from ..keras_config import LayerConfig, ModelConfig
@@ -27,18 +28,20 @@ def detect(checkpoint: Checkpoint) -> Evidence | None:
     """Prove the wrapper by the configuration, or suspect it by the groups of a weights-only file."""
     model = model_config(checkpoint)
     if model is not None:
-        return _by_config(model)
+        return _by_config(model) or by_graph(checkpoint, KIND)
     suspected = _by_groups(checkpoint) or _by_classes(checkpoint) or _by_places(checkpoint)
     if checkpoint.config_of:
         return _by_given_template(checkpoint, suspected)
-    return suspected
+    return suspected or by_graph(checkpoint, KIND)
 
 
 def unwrap(checkpoint: Checkpoint, evidence: Evidence) -> Checkpoint:
     """The template; where there is more around the wrapper, or the wrapper is inside a model, see `data_parallel`."""
+    if not evidence.template:
+        return without_graph(checkpoint)
     from .data_parallel import unwrap as unwrap_shape
 
-    return unwrap_shape(checkpoint, evidence)
+    return without_graph(unwrap_shape(checkpoint, evidence))
 
 
 def _by_config(model: ModelConfig) -> Evidence | None:

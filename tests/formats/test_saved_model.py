@@ -159,7 +159,17 @@ class TestDamage:
         assert "image_embedding/kernel" in paths(checkpoint)
 
     @pytest.mark.parametrize(
-        "text", ["", "[1]", "{", '{"model_config": 3}', "[" * 100_000, '{"model_config": {"class_name": 1}}']
+        "text",
+        [
+            "",
+            "[1]",
+            "{",
+            '{"model_config": 3}',
+            "[" * 100_000,
+            '{"model_config": {"class_name": 1}}',
+            '{"model_config": {"class_name": "Own", "config": {}}}',
+            '{"model_config": {"class_name": "Own", "config": 1}}',
+        ],
     )
     def test_metadata_that_is_no_configuration_is_left_alone(self, folder: Path, text: str) -> None:
         (folder / "keras_metadata.pb").write_bytes(message(1, message(5, text.encode())))

@@ -96,6 +96,15 @@ def test_a_changed_byte_of_a_real_index_is_found(file: Path, name: str) -> None:
             entries(file)
 
 
+@pytest.mark.parametrize("name", ["tf-1.15-partitions.index", "tf-2.10-towers-checkpoint.index", "tf-1.15-v1"])
+def test_every_byte_of_a_real_table_is_watched(file: Path, name: str) -> None:
+    whole = (FILES / name).read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(CorruptCheckpointError):
+            entries(file)
+
+
 def with_footer(blocks: bytes, meta: bytes, index: bytes) -> bytes:
     return blocks + (meta + index).ljust(40, b"\0") + MAGIC
 

@@ -19,6 +19,8 @@ from ckpttool.errors import (
     UnknownFormatError,
     UsageError,
 )
+from ckpttool.formats._tf_layer_names import Part, Variable, layers
+from ckpttool.formats._tf_objects import Hint
 from ckpttool.opening import open_checkpoint
 from ckpttool.reading import ReadOptions
 
@@ -213,15 +215,6 @@ class TestWaysIn:
         with pytest.raises(UsageError, match=r"several checkpoints: m\.ckpt-7, other"):
             described(folder)
 
-    def test_parts_that_no_worker_merged_are_told_and_read_one_by_one(self, folder: Path) -> None:
-        for file in list(folder.glob("m.ckpt-7.*")):
-            for number_ in range(2):
-                shutil.copy(file, folder / file.name.replace("m.ckpt-7", f"part-0000{number_}-of-00002"))
-            file.unlink()
-        with pytest.raises(UsageError, match="none merged: part-00000-of-00002, part-00001-of-00002"):
-            described(folder)
-        assert "image_embedding/kernel" in paths(described(folder / "part-00001-of-00002"))
-
     def test_what_is_not_there(self, folder: Path) -> None:
         with pytest.raises(CheckpointNotFoundError):
             described(folder / "m.ckpt")
@@ -236,6 +229,24 @@ class TestWaysIn:
                         lambda: reader.extent(spec)):  # fmt: skip
             with pytest.raises(ReaderClosedError):
                 refused()
+
+
+class TestNames:
+    def test_start_corrections_of_moving_averages_are_no_weights(self, tmp_path: Path) -> None:
+        """As Keras 2.2.4 on TF 1.14 saves a trained BatchNormalization that was called three times."""
+        values, scalar = ((4,), bytes(16)), ((), bytes(4))
+        tensors = {"norm/moving_mean": values, "norm/gamma": values, "alone/biased": values}
+        for number in ("", "_1", "_2"):
+            tensors |= {f"norm/moving_mean/biased{number}": values, f"norm/moving_mean/local_step{number}": scalar}
+        tensors |= {"norm/norm/moving_mean/biased": values, "norm/moving_mean/other": values}
+        write_bundle(tmp_path / "m", tensors)
+        checkpoint = described(tmp_path / "m")
+        assert set(paths(checkpoint)) == {
+            "norm/moving_mean", "norm/gamma", "alone/biased", "norm/moving_mean/other"
+        }  # fmt: skip
+        assert {(each.role, each.slot_of) for each in checkpoint.loose} == {
+            (Role.BOOKKEEPING, ("norm", "moving_mean"))
+        }  # fmt: skip
 
 
 class TestObjectGraphs:
@@ -273,6 +284,79 @@ class TestObjectGraphs:
         assert roles["opt/m"] == (Role.OPTIMIZER, "m", ("net", "kernel"))
         assert roles["opt/iter"] == (Role.OPTIMIZER, None, None)
         assert roles["save_counter"] == (Role.BOOKKEEPING, None, None)
+
+    def test_a_models_own_variable_does_not_hide_its_scope(self, tmp_path: Path) -> None:
+        """As tf_keras 2.21 saves a subclassed model with a list of layers and a weight of its own."""
+        graph = (
+            node({"blocks": 1, "extra": 2, "top": 3}) + node({"0": 4, "1": 5}) + variable("extra", "extra")
+            + node({"kernel": 6}) + node({"kernel": 7}) + node({"kernel": 8})
+            + variable("k3", "sub/dense/kernel") + variable("k4", "sub/b0/kernel") + variable("k5", "sub/b1/kernel")
+        )  # fmt: skip
+        checkpoint = self.checkpoint(tmp_path, graph, "extra", "k3", "k4", "k5")
+        assert paths(checkpoint) == ["extra", "blocks/b0/kernel", "blocks/b1/kernel", "top/kernel"]
+
+    def test_a_model_of_one_layer_in_keras_3(self, tmp_path: Path) -> None:
+        """The model's name stands in front of the only layer's; in Keras 2 it may be the layer's own."""
+        for local, wanted in (("_kernel", "d/kernel"), ("kernel", "net/d/kernel")):
+            graph = (
+                node({"model": 1}) + node({"_functional": 2}) + node({"_operations": 3}) + node({"0": 4, "1": 5})
+                + node({}) + node({local: 6}) + variable("k", "net/d/kernel")
+            )  # fmt: skip
+            assert paths(self.checkpoint(tmp_path, graph, "k")) == [wanted]
+
+    def test_equal_variables_of_one_name_in_one_list_are_two(self, tmp_path: Path) -> None:
+        """Two biases of zeros, as Keras 3.15 exports a subclassed model: all variables of it have the same names."""
+        graph = (
+            node({"variables": 1, "_all_variables": 2})
+            + node({"0": 3, "1": 4, "2": 5}) + node({"0": 6, "1": 7, "2": 8})
+            + b"".join(variable(f"variables/{place}", "net/bias") for place in range(3))
+            + b"".join(variable(f"_all_variables/{place}", "net/bias") for place in range(3))
+        )  # fmt: skip
+        values = {f"{where}/{place}": ((2,), bytes(8)) for where in ("variables", "_all_variables") for place in (0, 1)}
+        values |= {"variables/2": ((2,), bytes([1] * 8)), "_all_variables/2": ((2,), bytes([1] * 8))}
+        write_bundle(tmp_path / "g", values, graph)
+        checkpoint = described(tmp_path / "g")
+        assert paths(checkpoint) == ["variables/0", "variables/1", "variables/2"]
+        copies = {each.locator: each.slot_of for each in checkpoint.loose if each.slot == "copy"}
+        assert copies == {f"_all_variables/{place}": ("variables", str(place)) for place in range(3)}
+
+    @pytest.mark.parametrize(
+        ("local", "told", "wanted"),
+        [
+            ("image_embedding", "dense_3", "image_embedding"),
+            ("image_embedding", "own", "own"),
+            ("layer_with_weights-0", "dense_3", "dense_3"),
+            ("image_embedding", None, "image_embedding"),
+        ],
+    )
+    def test_an_attribute_names_a_layer_whose_name_keras_made_up(
+        self, local: str, told: str | None, wanted: str
+    ) -> None:
+        layer = Part(local, Hint(told, "Dense"), variables=[Variable("kernel", "dense_3/kernel", (2,), "float32", "k")])
+        other = Part("other", variables=[Variable("kernel", "z/kernel", (2,), "float32", "z")])
+        found = [each.name for each in layers(Part("", parts=[layer, other]))]
+        assert found == [wanted, "z"]
+
+    def test_states_of_random_generators_are_no_weights(self, tmp_path: Path) -> None:
+        graph = node({"g": 1, "w": 2}) + node({"_state_var": 3}) + variable("w") + variable("g", "StateVar")
+        checkpoint = self.checkpoint(tmp_path, graph, "w", "g")
+        assert paths(checkpoint) == ["w"]
+        assert [each.role for each in checkpoint.loose if each.locator == "g"] == [Role.BOOKKEEPING]
+
+    def test_averages_that_a_module_holds_are_those_of_its_weights(self, tmp_path: Path) -> None:
+        graph = (
+            node({"net": 1}) + node({"w": 2, "avg": 3, "own": 4}) + variable("w", "w")
+            + variable("avg", "w/ExponentialMovingAverage") + variable("own", "other/ExponentialMovingAverage")
+        )  # fmt: skip
+        checkpoint = self.checkpoint(tmp_path, graph, "avg", "own", "w")
+        assert sorted(paths(checkpoint)) == ["net/own", "net/w"]
+        average = next(each for each in checkpoint.loose if each.locator == "avg")
+        assert (average.role, average.slot, average.slot_of) == (
+            Role.OPTIMIZER, "ExponentialMovingAverage", ("net", "w")
+        )  # fmt: skip
+        from ckpttool.folding import with_averages
+
+        assert [each.locator for each in with_averages(checkpoint).weights() if each.name == "net/w"] == ["avg"]
 
     def test_keras_3_weights_under_the_optimizers_key_are_weights(self) -> None:
         checkpoint = described(FILES / "keras-3.15-towers-checkpoint-checkpoint")
