@@ -18,7 +18,8 @@ FORBIDDEN = (
     "pty.spawn", "socket.connect", "socket.getaddrinfo", "urllib.Request", "webbrowser.open",
 )  # fmt: skip
 CHANGES = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.truncate", "os.chmod")
-IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"  # reads .pyc files by marshal.loads
+# They load .pyc files by marshal.loads; in Python 3.13 it is the second of them that calls it.
+IMPORT_SYSTEM = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>")
 
 
 def stop(event: str, about: object) -> NoReturn:
@@ -46,7 +47,7 @@ def watch(folders: list[str], outputs: list[str], modules: list[str]) -> None:
         if event in FORBIDDEN:
             stop(event, arguments)
         elif event in ("marshal.loads", "marshal.load"):
-            if sys._getframe(1).f_code.co_filename != IMPORT_SYSTEM:
+            if sys._getframe(1).f_code.co_filename not in IMPORT_SYSTEM:
                 stop(event, sys._getframe(1).f_code.co_filename)
         elif event == "ctypes.dlopen":
             if arguments[0] is not None:  # None is this process itself, which NumPy asks for
