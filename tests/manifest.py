@@ -12,25 +12,13 @@ from typing import Any
 from ckpttool.checkpoint import TensorSpec
 from ckpttool.copying import little_endian_bytes
 from ckpttool.reading import Reader
+from fixtures.manifest_file import read_manifest
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 FILES = FIXTURES / "files"
 
 
-def read_manifest() -> dict[str, dict[str, Any]]:
-    """The entries of fixtures/MANIFEST.json, by file name; what files of one scene share stands there once."""
-    document = json.loads((FIXTURES / "MANIFEST.json").read_text("utf-8"))
-    shared = document["shared"]
-    return {
-        name: {
-            field: shared[value["shared"]] if isinstance(value, dict) and set(value) == {"shared"} else value
-            for field, value in entry.items()
-        }
-        for name, entry in document["files"].items()
-    }
-
-
-ENTRIES = read_manifest()
+ENTRIES = read_manifest(FIXTURES / "MANIFEST.json")
 
 # Own wrappers, odd names and optimizers have tests of their own, in tests/wrappers.
 OWN_MAKERS = ("make/own_wrappers.py", "make/wrapped_names.py", "make/optimizers.py", "make/crops_and_ensembles.py")

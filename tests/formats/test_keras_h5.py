@@ -270,8 +270,8 @@ def test_names_over_64_kb_are_cut_as_keras_cuts_them(tmp_path: Path) -> None:
     with h5py.File(output) as file:
         group = file["model_weights"]
         assert "layer_names" not in group.attrs or group.attrs["layer_names"].nbytes <= 64_512
-    with h5py.File(FILES / "keras-2.1.6-long-names-weights.h5") as file:
-        wrapped = next(each for each in file.values() if "weight_names0" in each.attrs)
+    with h5py.File(FILES / "keras-2.2.4-long-names.h5") as file:
+        wrapped = next(each for each in file["model_weights"].values() if "weight_names0" in each.attrs)
         stored = [name for number in range(9) for name in wrapped.attrs.get(f"weight_names{number}", [])]
     assert len(stored) > 2
 

@@ -165,7 +165,7 @@ def test_other_json_is_no_shard_index(tmp_path: Path) -> None:
 
 def test_the_content_decides_not_the_suffix(tmp_path: Path) -> None:
     legacy = tmp_path / "legacy.weights.h5"
-    legacy.write_bytes((FILES / "keras-3.15-plain-sequential.h5").read_bytes())
+    legacy.write_bytes((FILES / "keras-3.15-sequential-trained.h5").read_bytes())
     new = tmp_path / "new.h5"
     new.write_bytes(SAMPLE.read_bytes())
     assert inspect(legacy).whole.format == "keras-h5"

@@ -175,7 +175,7 @@ class TestDamage:
         (folder / "keras_metadata.pb").write_bytes(message(1, message(5, text.encode())))
         checkpoint = described(folder)
         assert checkpoint.config is None
-        assert len(list(checkpoint.weights())) == 8
+        assert len(list(checkpoint.weights())) == 6
 
     def test_a_configuration_that_does_not_fit_is_left_out_with_a_warning(self, folder: Path) -> None:
         config = {"class_name": "Sequential", "config": {"name": "s", "layers": [
@@ -186,7 +186,7 @@ class TestDamage:
         checkpoint = described(folder)
         assert checkpoint.config is None
         assert "configuration-unmatched" in [each.code for each in checkpoint.warnings]
-        assert len(list(checkpoint.weights())) == 8
+        assert len(list(checkpoint.weights())) == 6
 
     def test_objects_in_circles_end(self, folder: Path) -> None:
         circle = message(
