@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 from .checkpoint import Checkpoint, Layer, Role, TensorSpec
 from .dtypes import numpy_dtype
 from .errors import UnsupportedError, UsageError
-from .reading import BLOCK_BYTES, Extent, Reader
+from .reading import BLOCK_BYTES, Extent, Reader, View
 
 CAST_DTYPES = ("float16", "bfloat16", "float32")
 _FLOATING = ("float16", "bfloat16", "float32", "float64", "float8_e5m2", "float8_e4m3fn")
 
 
-class CastReader:
+class CastReader(View):
     """A reader whose floating weights have another type; integers, text and optimizer state stay as they are.
 
     Parameters
@@ -35,7 +33,7 @@ class CastReader:
     def __init__(self, reader: Reader, checkpoint: Checkpoint, dtype: str) -> None:
         if dtype not in CAST_DTYPES:
             raise UsageError(f"cannot cast to '{dtype}'; --dtype takes {', '.join(CAST_DTYPES)}")
-        self._reader = reader
+        super().__init__(reader)
         self._dtype = dtype
         self._stored: dict[str, TensorSpec] = {}
         self.largest_rounding = 0.0  # absolute difference between a value and what it became
@@ -58,18 +56,6 @@ class CastReader:
     def changed(self) -> int:
         """How many stored tensors get another type."""
         return len(self._stored)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the source."""
-        self._reader.close()
 
     def describe(self) -> Checkpoint:
         """What is to be written, with the new types."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from .checkpoint import Checkpoint, Layer, Notice, Role, TensorSpec
 from .errors import CorruptCheckpointError, UsageError
-from .reading import BLOCK_BYTES, Extent, Reader
+from .reading import BLOCK_BYTES, Extent, Reader, View
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +62,7 @@ class _Fold:
     chosen: TensorSpec
 
 
-class FoldedReplicas:
+class FoldedReplicas(View):
     """A reader that gives one value for each variable, and compares the copies while it reads.
 
     Parameters
@@ -79,7 +77,7 @@ class FoldedReplicas:
     """
 
     def __init__(self, reader: Reader, checkpoint: Checkpoint, replica: int | None = None) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._folds: dict[str, _Fold] = {}
         self._largest: dict[str, tuple[float, int]] = {}
         copies = replica_copies(checkpoint)
@@ -95,22 +93,6 @@ class FoldedReplicas:
                 raise UsageError(f"{spec.name}: there is no copy of replica {replica}")
             chosen = of_one[replica] if replica else spec
             self._folds[spec.locator] = _Fold(spec, tuple(sorted(of_one.items())), chosen)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the file."""
-        self._reader.close()
-
-    def describe(self) -> Checkpoint:
-        """The description of the reader inside."""
-        return self._reader.describe()
 
     def read(self, spec: TensorSpec) -> np.ndarray:
         """The whole tensor, of `spec.shape`."""
@@ -145,11 +127,6 @@ class FoldedReplicas:
     def extent(self, spec: TensorSpec) -> Extent | None:
         """None for a variable with copies, which must be compared."""
         return None if spec.locator in self._folds else self._reader.extent(spec)
-
-    def files(self) -> list[Path]:
-        """The files of the reader inside."""
-        found = getattr(self._reader, "files", None)
-        return list(found()) if callable(found) else []
 
     def _compare(self, name: str, number: int, primary: np.ndarray, block: np.ndarray) -> None:
         import numpy as np

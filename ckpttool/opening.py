@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from .checkpoint import Checkpoint, TensorSpec
 from .errors import AmbiguousFormatError, ConfigError, UsageError
 from .limits import Limits
 from .probe import Probe
-from .reading import BLOCK_BYTES, Extent, Match, Reader, ReadOptions
+from .reading import BLOCK_BYTES, Closing, Extent, Match, Reader, ReadOptions
 from .registry import CONTAINERS, FOLDER_SIGNS, FORMATS, TENSORFLOW_FORMATS, format_module
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _as_described(checkpoint: Checkpoint, model: ModelConfig | None, *, path: ob
     return checkpoint
 
 
-class NamedReader:
+class NamedReader(Closing):
     """A format's reader whose description has the model's own nesting and names.
 
     A format module that stores tensors flat or by position has a function `assign` that gives them their names.
@@ -156,14 +155,6 @@ class NamedReader:
         self._config = config
         self._limits = limits
         self._described: Checkpoint | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the file."""

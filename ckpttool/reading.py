@@ -90,3 +90,51 @@ class Reader(Protocol):
     def extent(self, spec: TensorSpec) -> Extent | None:
         """Where the bytes lie as they are, or None where they must be decoded."""
         ...
+
+
+class Closing:
+    """What makes a class with `close` a context manager."""
+
+    def close(self) -> None:
+        """Release what is held."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class View(Closing):
+    """A Reader around a Reader: all is as inside, but for what a subclass changes.
+
+    Parameters
+    ----------
+    reader : the one inside; closed with this one
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def close(self) -> None:
+        """Release the reader inside."""
+        self._reader.close()
+
+    def describe(self) -> Checkpoint:
+        """The description as it is inside."""
+        return self._reader.describe()
+
+    def read(self, spec: TensorSpec) -> np.ndarray:
+        """The whole tensor, of `spec.shape`."""
+        return self._reader.read(spec)
+
+    def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
+        """The tensor's elements in C order, block by block."""
+        return self._reader.iter_blocks(spec, max_bytes)
+
+    def extent(self, spec: TensorSpec) -> Extent | None:
+        """Where the bytes lie as they are, or None where they must be decoded."""
+        return self._reader.extent(spec)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
-from .checkpoint import Checkpoint, TensorSpec
+from .checkpoint import TensorSpec
 from .errors import ReplicasDifferError
-from .reading import BLOCK_BYTES, Extent, Reader
+from .reading import BLOCK_BYTES, Extent, Reader, View
 
 
-class EqualReplicas:
+class EqualReplicas(View):
     """A reader that yields one replica's values and raises where another replica holds different ones.
 
     Parameters
@@ -26,30 +23,9 @@ class EqualReplicas:
 
     def __init__(self, reader: Reader, twins: Mapping[str, Sequence[TensorSpec]], path: object = None) -> None:
         self.inner = reader  # without the check
-        self._reader = reader
+        super().__init__(reader)
         self._twins = twins
         self._path = path
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the reader inside."""
-        self._reader.close()
-
-    def files(self) -> list[Path]:
-        """Every file that the reader inside reads, where it says so."""
-        found = getattr(self._reader, "files", None)
-        return found() if callable(found) else []
-
-    def describe(self) -> Checkpoint:
-        """The description as it is."""
-        return self._reader.describe()
 
     def read(self, spec: TensorSpec) -> np.ndarray:
         """The whole tensor, once all replicas are known to hold it.

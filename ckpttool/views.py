@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from .checkpoint import Checkpoint, Layer, TensorSpec
-from .reading import BLOCK_BYTES, Extent, Reader
+from .reading import BLOCK_BYTES, Extent, Reader, View
 from .theano import Turn
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def transposed(reader: Reader, checkpoint: Checkpoint) -> TurnedKernels:
     return TurnedKernels(reader, checkpoint, turns, checkpoint.written_by.backend)
 
 
-class TurnedKernels:
+class TurnedKernels(View):
     """Some tensors with axes reversed or in another order, all others as they are. Holds one tensor at a time.
 
     Parameters
@@ -35,7 +34,7 @@ class TurnedKernels:
     def __init__(
         self, reader: Reader, checkpoint: Checkpoint, turns: Iterable[Turn], backend: str | None = "tensorflow"
     ) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._turns = {turn.spec.locator: turn for turn in turns}
         layers = tuple(self._described(layer) for layer in checkpoint.layers)
         written_by = replace(checkpoint.written_by, backend=backend)
@@ -47,18 +46,6 @@ class TurnedKernels:
             for spec in layer.tensors
         )
         return replace(layer, tensors=tensors, layers=tuple(self._described(each) for each in layer.layers))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the source."""
-        self._reader.close()
 
     @property
     def turned(self) -> int:

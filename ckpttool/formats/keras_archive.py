@@ -11,8 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from ..errors import ConfigError, CorruptCheckpointError, LimitExceededError, Un
 from ..keras3_assignment import assign
 from ..keras_config import is_model_entry
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match
+from ..reading import BLOCK_BYTES, Closing, Extent, Match
 from ._hdf5 import Hdf5File
 from ._keras3_writing import ASSETS
 from ._keras3_writing import write_archive as write
@@ -58,7 +57,7 @@ def _weights_name(names: Any) -> str | None:
     return next((name for name in (*WEIGHTS, PICKLED_WEIGHTS) if name in names), None)
 
 
-class Reader:
+class Reader(Closing):
     """One Keras archive."""
 
     def __init__(self, probe: Probe) -> None:
@@ -118,14 +117,6 @@ class Reader:
 
     def _mapping(self, name: str, max_bytes: int) -> Mapping[str, Any]:
         return _parsed(self._text(name, max_bytes), name, self._path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the archive."""

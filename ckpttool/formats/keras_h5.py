@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from ..assignment import assign
 from ..checkpoint import Checkpoint, Layer, Notice, Role, TensorSpec, WrittenBy
 from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsupportedError
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match, OnProgress
+from ..reading import BLOCK_BYTES, Closing, Extent, Match, OnProgress
 from ..reading import Reader as SourceReader
 from ._hdf5 import Hdf5Dataset, Hdf5Group, numpy_dtype
 from ._hdf5_datasets import DatasetInfo, extent_of, plain_blocks
@@ -58,7 +56,7 @@ def _looks_cut_off(root: Hdf5Group) -> bool:
     return bool(groups) and all(group.has_texts("weight_names") for group in groups)
 
 
-class Reader:
+class Reader(Closing):
     """One legacy Keras HDF5 file, opened through a probe."""
 
     def __init__(self, probe: Probe) -> None:
@@ -69,14 +67,6 @@ class Reader:
         self._file = file
         self._path = probe.path
         self._infos: dict[str, DatasetInfo] = {}  # by locator: a dataset is opened once for all that is asked of it
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the file."""

@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match, OnProgress
+from ..reading import BLOCK_BYTES, Closing, Extent, Match, OnProgress
 from ..reading import Reader as SourceReader
 from ._hdf5 import Hdf5Dataset, Hdf5File, Hdf5Group, numpy_dtype
 from ._hdf5_datasets import DatasetInfo, extent_of
@@ -75,7 +74,7 @@ def _index(probe: Probe) -> Mapping[str, Any] | None:
     return document if keys else None
 
 
-class Reader:
+class Reader(Closing):
     """One Keras 3 weights file, or the shards of one."""
 
     def __init__(self, probe: Probe) -> None:
@@ -123,14 +122,6 @@ class Reader:
         if not isinstance(name, str) or not name.endswith(".h5") or Path(name).name != name or "\0" in name:
             raise UnsafeCheckpointError(f"refused shard name {name!r}: not a plain '.h5' name", path=self._path)
         return name
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the files."""

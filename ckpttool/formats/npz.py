@@ -10,8 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from ..dtypes import numpy_dtype
 from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsupportedError
 from ..named_tensors import assign, grouped, names, tensor
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match, OnProgress, Progress
+from ..reading import BLOCK_BYTES, Closing, Extent, Match, OnProgress, Progress
 from ..reading import Reader as SourceReader
 from ._zip import ZIP_MAGIC, ZipArchive
 from ._zip_writing import ZipWriter
@@ -63,7 +62,7 @@ def sniff(probe: Probe) -> Match | None:
         archive.close()
 
 
-class Reader:
+class Reader(Closing):
     """One `.npz` archive."""
 
     def __init__(self, probe: Probe) -> None:
@@ -80,14 +79,6 @@ class Reader:
             raise
         layers, loose = grouped(specs)
         self._described = Checkpoint(FORMAT, "zip", "weights", layers, loose)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the archive."""

@@ -12,15 +12,14 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import ITEM_BYTES, Checkpoint, TensorSpec
 from ..copying import copy_tensors, open_new
 from ..errors import CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnreadableError, UnsupportedError
 from ..named_tensors import assign, grouped, names, tensor
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match, OnProgress
+from ..reading import BLOCK_BYTES, Closing, Extent, Match, OnProgress
 from ..reading import Reader as SourceReader
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def sniff(probe: Probe) -> Match | None:
     return Match(FORMAT, f"a JSON header of {length:,} bytes")
 
 
-class Reader:
+class Reader(Closing):
     """One safetensors file."""
 
     def __init__(self, probe: Probe) -> None:
@@ -82,14 +81,6 @@ class Reader:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the file."""

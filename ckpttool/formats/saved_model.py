@@ -10,23 +10,21 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import Checkpoint, Notice, TensorSpec, WrittenBy
 from ..errors import CorruptCheckpointError, ReaderClosedError, UnsupportedError
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match
+from ..reading import BLOCK_BYTES, Closing, Extent, Match
 from . import _tf_places
 from ._meta_graph import Signature
 from ._saved_objects import SavedModelFile
 from ._tf_places import Place
+from ._tf_sniffing import assign, matched
 from .tf_checkpoint import Reader as VariablesReader
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from ..keras_config import ModelConfig
 
 __all__ = ["FORMAT", "Reader", "assign", "sniff"]
 
@@ -34,24 +32,12 @@ FORMAT = "saved-model"
 _CONFIG_KEYS = ("class_name", "config")
 
 
-def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = None) -> Checkpoint:
-    """Name the layers after a configuration; see `tf_assignment`, which is imported only where there is one."""
-    if model is None:
-        return checkpoint
-    from ..tf_assignment import assign as assign_by
-
-    return assign_by(checkpoint, model, path=path)
-
-
 def sniff(probe: Probe) -> Match | None:
     """Recognise a folder with `saved_model.pb`, that file, its `variables/`, or a folder of numbered versions."""
-    place = probe.tensorflow()
-    if place is None or place.kind != _tf_places.SAVED_MODEL:
-        return None
-    return Match(FORMAT, place.reason)
+    return matched(probe, FORMAT, _tf_places.SAVED_MODEL)
 
 
-class Reader:
+class Reader(Closing):
     """One SavedModel, found through a probe."""
 
     def __init__(self, probe: Probe) -> None:
@@ -70,14 +56,6 @@ class Reader:
         if Path(f"{prefix}.index").is_file():
             inner = Place(_tf_places.BUNDLE, str(prefix), "the variables of a SavedModel")
             self._variables = VariablesReader(probe, inner)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the files."""

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ..checkpoint import Checkpoint, Notice, TensorSpec, WrittenBy
 from ..errors import CheckpointError, CorruptCheckpointError, ReaderClosedError
 from ..limits import Limits
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match
+from ..reading import BLOCK_BYTES, Closing, Extent, Match
 from . import _object_graph, _tf_names, _tf_objects, _tf_places
 from ._bundle import Bundle, Entry
 from ._bundle_values import BundleValues, joined
+from ._tf_sniffing import assign, matched
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..keras_config import ModelConfig
     from ._saved_objects import SavedObject
 
 __all__ = ["FORMAT", "Reader", "assign", "sniff"]
@@ -33,21 +32,9 @@ _OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SHOWN = 5
 
 
-def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = None) -> Checkpoint:
-    """Name the layers after a configuration; see `tf_assignment`, which is imported only where there is one."""
-    if model is None:
-        return checkpoint
-    from ..tf_assignment import assign as assign_by
-
-    return assign_by(checkpoint, model, path=path)
-
-
 def sniff(probe: Probe) -> Match | None:
     """Recognise an index, a data file beside one, a prefix, a state file, or a folder of these."""
-    place = probe.tensorflow()
-    if place is None or place.kind != _tf_places.BUNDLE:
-        return None
-    return Match(FORMAT, place.reason)
+    return matched(probe, FORMAT, _tf_places.BUNDLE)
 
 
 def _opened(place: _tf_places.Place, limits: Limits) -> Bundle:
@@ -59,7 +46,7 @@ def _opened(place: _tf_places.Place, limits: Limits) -> Bundle:
     return JoinedBundle(place.parts, limits)
 
 
-class Reader:
+class Reader(Closing):
     """One V2 checkpoint, found through a probe."""
 
     def __init__(self, probe: Probe, place: _tf_places.Place | None = None) -> None:
@@ -73,14 +60,6 @@ class Reader:
         self._joined: dict[str, tuple[str, ...]] = {}
         self._described = False
         self._parsed: tuple[_object_graph.ObjectGraph | None, list[Notice]] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Forget the index; data files are open only while a tensor is read."""

@@ -11,24 +11,22 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ..checkpoint import ITEM_BYTES, Checkpoint, TensorSpec, WrittenBy
 from ..errors import CheckpointError, CorruptCheckpointError, LimitExceededError, ReaderClosedError, UnsupportedError
 from ..probe import Probe
-from ..reading import BLOCK_BYTES, Extent, Match
+from ..reading import BLOCK_BYTES, Closing, Extent, Match
 from . import _tf_names, _tf_places, _wire
 from ._bundle import MAX_SLICES, Bounds, check_tiling, dtype_name, read_bounds, read_shape, slice_key, whole_bounds
 from ._bundle_values import joined
 from ._meta_graph import replicas_beside, version_in_meta
 from ._table import Table
 from ._tensor_proto import decode, texts
+from ._tf_sniffing import assign, matched
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from ..keras_config import ModelConfig
 
 __all__ = ["FORMAT", "Reader", "assign", "sniff"]
 
@@ -45,24 +43,12 @@ class _Variable:
     slices: list[tuple[Bounds, int]] = field(default_factory=list)
 
 
-def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = None) -> Checkpoint:
-    """Name the layers after a configuration; see `tf_assignment`, which is imported only where there is one."""
-    if model is None:
-        return checkpoint
-    from ..tf_assignment import assign as assign_by
-
-    return assign_by(checkpoint, model, path=path)
-
-
 def sniff(probe: Probe) -> Match | None:
     """Recognise a table whose first value is a list of saved slices, one of several such, or their prefix."""
-    place = probe.tensorflow()
-    if place is None or place.kind != _tf_places.V1:
-        return None
-    return Match(FORMAT, place.reason)
+    return matched(probe, FORMAT, _tf_places.V1)
 
 
-class Reader:
+class Reader(Closing):
     """One V1 checkpoint, found through a probe."""
 
     def __init__(self, probe: Probe) -> None:
@@ -83,14 +69,6 @@ class Reader:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the files."""
