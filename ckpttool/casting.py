@@ -9,7 +9,8 @@ from typing import Self
 
 import numpy as np
 
-from .checkpoint import Checkpoint, Layer, Role, TensorSpec
+from .assets import asset_chunks
+from .checkpoint import Asset, Checkpoint, Layer, Role, TensorSpec
 from .dtypes import numpy_dtype
 from .errors import UnsupportedError, UsageError
 from .reading import BLOCK_BYTES, Extent, Reader
@@ -70,6 +71,10 @@ class CastReader:
     def close(self) -> None:
         """Release the source."""
         self._reader.close()
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file, as they are."""
+        return asset_chunks(self._reader, asset)
 
     def describe(self) -> Checkpoint:
         """What is to be written, with the new types."""

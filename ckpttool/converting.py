@@ -22,7 +22,7 @@ from .registry import format_module
 from .replicas import EqualReplicas
 from .reporting import ConversionReport, TensorRecord, file_sha256, write_json
 from .source import Source, SourceOptions, open_source
-from .transforms import without_roles
+from .transforms import OWN_CLASS, without_roles
 from .wrapping import Evidence, command_line, require_proof
 from .written_config import written_config
 
@@ -219,7 +219,7 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     """
     from .migration.planning import NotMigratedError, describe_changes, make_plan, to_be_built
 
-    if not to_be_built(plan.checkpoint):
+    if not to_be_built(plan.checkpoint) or _own_class_of_keras3(plan.checkpoint):
         return plan
     files = (os.fspath(source.path), *request.options.words())
     try:
@@ -230,6 +230,12 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     proof = command_line("ckpttool", "verify", files[0], os.fspath(plan.output), *files[1:])
     notes = (*plan.notes, *describe_changes(built), f"to prove it: {proof}")
     return replace(plan, notes=notes, migration=built)
+
+
+def _own_class_of_keras3(checkpoint: Checkpoint) -> bool:
+    """A whole model of the user's own class, whose configuration names no layers and is written as it is."""
+    major = checkpoint.written_by.keras_major
+    return checkpoint.config is None and OWN_CLASS in dict(checkpoint.metadata) and major is not None and major >= 3
 
 
 def plan_unwrap(
@@ -333,7 +339,12 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
     """The report of a plan, before or after it is executed."""
     specs = list(plan.checkpoint.weights())
     stored = {spec.locator for spec in source.whole.weights()}
-    warnings = [*plan.checkpoint.warnings, *conversion_notes.left_behind(source, specs)]
+    assets = conversion_notes.assets_written(plan.format_name, plan.checkpoint, rebuilt=plan.migration is not None)
+    warnings = [
+        *plan.checkpoint.warnings,
+        *conversion_notes.left_behind(source, specs),
+        *conversion_notes.asset_notices(source, plan.format_name, plan.checkpoint, assets),
+    ]
     return ConversionReport(
         source=os.fspath(source.path),
         output=os.fspath(plan.output),
@@ -346,6 +357,8 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
         wrapper=plan.removed,
         optimizer_left_out=bool(source.whole.optimizer_tensors()) and not plan.checkpoint.optimizer_tensors(),
         optimizer_kept=len(plan.checkpoint.optimizer_tensors()),
+        assets_kept=len(assets),
+        assets_left_out=len(source.whole.all_assets().keys() - assets.keys()),
         warnings=tuple(warnings),
         notes=plan.notes,
     )

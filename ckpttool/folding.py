@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from .checkpoint import Checkpoint, Layer, Notice, Role, TensorSpec
+from .assets import asset_chunks
+from .checkpoint import Asset, Checkpoint, Layer, Notice, Role, TensorSpec
 from .errors import CorruptCheckpointError, UsageError
 from .reading import BLOCK_BYTES, Extent, Reader
 
@@ -107,6 +108,10 @@ class FoldedReplicas:
     def close(self) -> None:
         """Release the file."""
         self._reader.close()
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file, as they are."""
+        return asset_chunks(self._reader, asset)
 
     def describe(self) -> Checkpoint:
         """The description of the reader inside."""

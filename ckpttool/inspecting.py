@@ -105,6 +105,14 @@ class Inspection:
         document["layers"] = [layer_json(path, layer, self.statistics) for path, layer in self.layers()]
         return {**document, **self._tail()}
 
+    def assets_json(self) -> list[dict[str, Any]]:
+        """`assets`: the files of layers beside the weights, in the order of the layers."""
+        return [
+            {"path": "/".join((*path, asset.place)), "layer": "/".join(path) or None, "bytes": asset.nbytes,
+             "stored_as": asset.locator}
+            for path, asset in self.whole.all_assets().values()
+        ]  # fmt: skip
+
     def _bookkeeping_json(self) -> dict[str, Any]:
         """`bookkeeping`, where the file holds any: with the layers and the optimizer's state all that is stored."""
         found = [tensor_json(spec, self.statistics) for spec in self.bookkeeping_tensors()]
@@ -157,6 +165,7 @@ class Inspection:
             "warnings": notices_json(self.warnings),
             "next": self.next_command,
             **self._bookkeeping_json(),
+            **({"assets": self.assets_json()} if self.whole.all_assets() else {}),
             **({"signatures": self.signatures()} if self.signatures() else {}),
         }
 

@@ -22,6 +22,7 @@ LAYERS = "layers"
 LAYERS_OF_2_13 = "_layer_checkpoint_dependencies"  # what tf.keras 2.13 calls the same group
 
 RECURRENT = frozenset("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D".split())
+LOOKUPS = frozenset("TextVectorization StringLookup IntegerLookup".split())  # their vocabularies are asset files
 _ATTENTION = {"MultiHeadAttention": "", "GroupQueryAttention": "_", "GroupedQueryAttention": "_"}
 _QUANTIZED = {
     "int8": ("{}", "bias", "{}_scale"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from .checkpoint import Checkpoint, TensorSpec
+from .checkpoint import Asset, Checkpoint, TensorSpec
 from .errors import AmbiguousFormatError, ConfigError, UsageError
 from .limits import Limits
 from .probe import Probe
@@ -174,6 +174,12 @@ class NamedReader:
         """The files beside the path itself that the checkpoint consists of."""
         found = getattr(self._reader, "files", None)
         return list(found()) if callable(found) else []
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file, piece by piece."""
+        from .assets import asset_chunks
+
+        return asset_chunks(self._reader, asset)
 
     def stored(self) -> Checkpoint:
         """The description as the format gives it, before names are assigned."""

@@ -9,7 +9,8 @@ from typing import Self
 
 import numpy as np
 
-from .checkpoint import Checkpoint, TensorSpec
+from .assets import asset_chunks
+from .checkpoint import Asset, Checkpoint, TensorSpec
 from .errors import ReplicasDifferError
 from .reading import BLOCK_BYTES, Extent, Reader
 
@@ -46,6 +47,10 @@ class EqualReplicas:
         """Every file that the reader inside reads, where it says so."""
         found = getattr(self._reader, "files", None)
         return found() if callable(found) else []
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file, as they are."""
+        return asset_chunks(self._reader, asset)
 
     def describe(self) -> Checkpoint:
         """The description as it is."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from .checkpoint import Checkpoint, Layer, TensorSpec
+from .assets import asset_chunks
+from .checkpoint import Asset, Checkpoint, Layer, TensorSpec
 from .reading import BLOCK_BYTES, Extent, Reader
 from .theano import Turn
 
@@ -64,6 +65,10 @@ class TurnedKernels:
     def turned(self) -> int:
         """How many tensors are turned."""
         return len(self._turns)
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file, as they are."""
+        return asset_chunks(self._reader, asset)
 
     def describe(self) -> Checkpoint:
         """The source's description with the shapes of the turned tensors."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _DOS_DATE = (1 << 5) | 1  # 1980-01-01
@@ -54,6 +55,14 @@ class ZipWriter:
         """A small member, at once."""
         offset = self.begin(name, len(data))
         _pwrite(self._descriptor, data, offset)
+        self.end()
+
+    def add_pieces(self, name: str, size: int, pieces: Iterable[bytes]) -> None:
+        """A member of about `size` bytes, piece by piece."""
+        offset = self.begin(name, size)
+        for piece in pieces:
+            _pwrite(self._descriptor, piece, offset)
+            offset += len(piece)
         self.end()
 
     def begin(self, name: str, expected_bytes: int) -> int:
