@@ -309,6 +309,10 @@ def _about_format(source: Source, plan: Plan) -> Plan:
     """What the format cannot hold, and where the tensors come from, for formats that can note it."""
     notes, checkpoint = list(plan.notes), plan.checkpoint
     module = format_module(plan.format_name)
+    if "*" in getattr(module, "OPTIMIZER_FROM", ()) and checkpoint.optimizer_tensors():
+        from .numbered_slots import with_slots_as_names
+
+        checkpoint = with_slots_as_names(checkpoint)
     if checkpoint.config is not None and not getattr(module, "HOLDS_CONFIG", True):
         notes.append(f"the configuration is left out: {plan.format_name} holds tensors only")
         if not _needs_config(plan.format_name):

@@ -15,7 +15,8 @@ from .custom_classes import custom_notices
 from .default_names import default_name, stem_of
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
-from .optimizer_slots import optimizer_of, with_named_slots
+from .numbered_slots import with_slots_as_names
+from .optimizer_slots import optimizer_of
 from .reading import OnProgress, Progress
 from .registry import TENSORFLOW_FORMATS
 from .selecting import fits
@@ -235,13 +236,14 @@ def inspect(
     """
     with open_source(path, options) as source:
         embeddings = tuple("/".join(where) for where, _ in embedding_candidates(source.template))
+        whole = with_slots_as_names(source.whole) if optimizer else source.whole
         inspection = Inspection(
             path=os.fspath(path),
-            whole=with_named_slots(source.whole) if optimizer else source.whole,
+            whole=whole,
             template=source.template,
             wrapper=source.wrapper,
             embeddings=embeddings,
-            warnings=_warnings(source),
+            warnings=(*_warnings(source), *whole.warnings[len(source.whole.warnings) :]),
             next_command=None,
             unwrap_command=None,
             pattern=layer,
