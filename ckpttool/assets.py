@@ -7,6 +7,7 @@ and text_vectorization.py (Keras 3.15; the same in tf.keras 2.12 to 2.15).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -113,6 +114,27 @@ def left_out(before: Mapping[str, tuple[tuple[str, ...], Asset]], kept: Mapping[
     of = f" of {', '.join(layers[:_SHOWN])}{' …' if len(layers) > _SHOWN else ''}" if layers else ""
     message = f"{files(len(left))}{of} left out: {why}"
     return [Notice("assets-left-out", message, layers[0] if len(layers) == 1 else None)]
+
+
+def differing_files(reader: Any, mine: Checkpoint, other: Any, theirs: Checkpoint) -> list[str]:
+    """Names of asset files that one of two descriptions lacks, or that hold other bytes; read block by block."""
+    ours, held = _by_name(mine), _by_name(theirs)
+    return [
+        name
+        for name in dict.fromkeys((*ours, *held))
+        if name not in ours or name not in held or _digest(reader, ours[name]) != _digest(other, held[name])
+    ]
+
+
+def _by_name(checkpoint: Checkpoint) -> dict[str, Asset]:
+    return {"/".join((*path, asset.place)): asset for path, asset in checkpoint.all_assets().values()}
+
+
+def _digest(reader: Any, asset: Asset) -> bytes:
+    digest = hashlib.sha256()
+    for chunk in asset_chunks(reader, asset):
+        digest.update(chunk)
+    return digest.digest()
 
 
 def files(number: int) -> str:

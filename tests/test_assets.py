@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.comparing import verify
 from ckpttool.converting import convert, unwrap
 from ckpttool.errors import (
     CheckpointError,
@@ -339,3 +340,17 @@ def test_a_disk_that_is_full_within_a_file(room: int, large: Path, tmp_path: Pat
     assert (done.returncode, done.stderr) == (3, f"ckpttool: {output}: cannot be written: File too large\n")
     assert output.read_bytes() == b"the old one"
     assert not list(tmp_path.glob(".*"))
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def test_verify_compares_the_files_of_two_archives(tmp_path: Path) -> None:
+    unwrap(PARALLEL, tmp_path / "base.keras")
+    found = verify(PARALLEL, tmp_path / "base.keras", predict=False)
+    assert (found.verified, found.tensors, found.of_tensors) == (True, 5, 5)
+    other = {**members(tmp_path / "base.keras"), WORDS: b"\n[UNK]\nother"}
+    del other["assets/layers/string_lookup/vocabulary.txt"]
+    found = verify(PARALLEL, archive(tmp_path / "other.keras", other), predict=False)
+    assert found.differing == ("words/vocabulary.txt", "kinds/vocabulary.txt")
+    assert not found.verified
