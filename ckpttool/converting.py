@@ -22,9 +22,9 @@ from .registry import format_module
 from .replicas import EqualReplicas
 from .reporting import ConversionReport, TensorRecord, file_sha256, write_json
 from .source import Source, SourceOptions, open_source
-from .transforms import OWN_CLASS, without_roles
+from .transforms import without_roles
 from .wrapping import Evidence, command_line, require_proof
-from .written_config import written_config
+from .written_config import without_lora, written_config
 
 if TYPE_CHECKING:
     from .migration.plan import Plan as MigrationPlan
@@ -219,7 +219,7 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     """
     from .migration.planning import NotMigratedError, describe_changes, make_plan, to_be_built
 
-    if not to_be_built(plan.checkpoint) or _own_class_of_keras3(plan.checkpoint):
+    if not to_be_built(plan.checkpoint):
         return plan
     files = (os.fspath(source.path), *request.options.words())
     try:
@@ -230,12 +230,6 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     proof = command_line("ckpttool", "verify", files[0], os.fspath(plan.output), *files[1:])
     notes = (*plan.notes, *describe_changes(built), f"to prove it: {proof}")
     return replace(plan, notes=notes, migration=built)
-
-
-def _own_class_of_keras3(checkpoint: Checkpoint) -> bool:
-    """A whole model of the user's own class, whose configuration names no layers and is written as it is."""
-    major = checkpoint.written_by.keras_major
-    return checkpoint.config is None and OWN_CLASS in dict(checkpoint.metadata) and major is not None and major >= 3
 
 
 def plan_unwrap(
@@ -263,7 +257,7 @@ def plan_unwrap(
         template = replace(template, config=None, kind="weights")
     if format_name == "keras-h5":
         config, notices = written_config(template)
-        template = replace(template, config=config).with_warnings(*notices)
+        template = without_lora(replace(template, config=config).with_warnings(*notices))
     if not any(True for _ in template.weights()):
         raise EmptyResultError(conversion_notes.empty(source), path=source.path)
     template = template.with_warnings(*custom_notices(template))
@@ -302,6 +296,8 @@ def plan_convert(source: Source, output: Path, format_name: str, *, weights_only
     whole = without_roles(whole, Role.BOOKKEEPING)
     if weights_only and not _needs_config(format_name):
         whole = replace(whole, config=None, training_config=None, kind="weights")
+    if format_name == "keras-h5":
+        whole = without_lora(whole)
     return Plan(output, format_name, whole, tuple(notes))
 
 

@@ -11,7 +11,7 @@ from .assets import FOLDER
 from .checkpoint import Asset, Checkpoint, Layer, Role, TensorSpec
 from .errors import UnsupportedError
 from .flat_order import holds_model
-from .keras3_layout import LAYERS, Part, group_names, is_custom, parts_of, plain_class, stored_variables
+from .keras3_layout import LAYERS, LOOKUPS, Part, group_names, is_custom, parts_of, plain_class, stored_variables
 from .keras_config import LayerConfig, ModelConfig
 from .transforms import model_config
 
@@ -192,6 +192,9 @@ class _Placing:
                 f"layer '{'/'.join(path)}' is a {class_name}, which Keras 3 does not have; 'ckpttool migrate' says "
                 "what can take its place, and '.h5' keeps it"
             )
+        if class_name in LOOKUPS and not is_custom(config):
+            yield from _weights_of_terms(config, tensors, group, path)
+            return
         if parts is None or any(stored_variables(part, ()) is None for part in parts):
             if not self._keras3:
                 raise UnsupportedError(
@@ -248,6 +251,17 @@ class _Placing:
                 )
             found.append(spec)
         return tuple(found)
+
+
+def _weights_of_terms(
+    config: LayerConfig, tensors: Sequence[TensorSpec], group: str, path: Path
+) -> Iterator[StoredGroup]:
+    """A lookup layer's variables by their own names, in its group and in that of the layer inside."""
+    groups: dict[str, dict[str, TensorSpec]] = {group: {}}
+    for spec in tensors:
+        groups.setdefault("/".join((group, *spec.path[len(path) : -1])), {})[spec.path[-1]] = spec
+    for name, held in groups.items():
+        yield _held(name, config.name if name == group else None, held)
 
 
 def _own_class(

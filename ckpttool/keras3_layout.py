@@ -116,10 +116,14 @@ def snake_case(class_name: str) -> str:
 
 
 def plain_class(class_name: str) -> str:
-    """The class without its package: `Custom>Block` is `Block`; Keras 2's `Model` is Keras 3's `Functional`."""
+    """The class without its package: `Custom>Block` is `Block`; Keras 2's `Model` is Keras 3's `Functional`.
+
+    `GroupQueryAttention` is the public name of the class `GroupedQueryAttention`, after which its group is called.
+    """
     name = class_name.rpartition(">")[2]
     return {"Model": "Functional", "BatchNormalizationV1": "BatchNormalization",
-            "BatchNormalizationV2": "BatchNormalization"}.get(name, name)  # fmt: skip
+            "BatchNormalizationV2": "BatchNormalization", "GroupQueryAttention": "GroupedQueryAttention",
+            }.get(name, name)  # fmt: skip
 
 
 _CLASSES = {snake_case(name): name for name in (*_BY_COUNT, *_WEIGHTLESS, *_COMPOSED, *_ATTENTION)}
@@ -314,7 +318,8 @@ def _quantized(mode: str, main: str, part: Part, tensors: Sequence[TensorSpec]) 
             names.remove(optional)
     if len(names) != count:
         return None
-    return tuple(Variable((name.format(main),), None, False) for name in names)
+    trained = ("{}", "bias") if mode == "float8" else ("bias",)
+    return tuple(Variable((name.format(main),), None, name in trained) for name in names)
 
 
 def expected_of(class_name: str, config: Json) -> Variables | None:
