@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .beside import config_beside, weights_beside
 from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
-from .custom_classes import custom_notices
+from .custom_classes import custom_notices, stored_notices
 from .default_names import default_name, stem_of
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
@@ -285,7 +285,7 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
     if beside is not None:
         message = f"'{beside}' beside it may be its configuration; it is used when asked for: --config {beside}"
         notices.append(Notice("config-beside", message, beside))
-    notices.extend(custom_notices(source.template))
+    notices.extend((*custom_notices(source.template), *stored_notices(source.template)))
     if source.whole.format not in TENSORFLOW_FORMATS:
         from .theano import theano_notice
 

@@ -337,7 +337,7 @@ def expected_of(class_name: str, config: Json) -> Variables | None:
         return _named(["embeddings"] if config.get("tie_weights", True) else ["embeddings", "reverse_embeddings"])
     if class_name == "LayerNormalization" and config.get("rms_scaling"):
         return _named(["gamma"])
-    return expected_variables(LayerConfig(class_name, class_name, config))
+    return expected_variables(LayerConfig(class_name, class_name, {**config, "lora_rank": None}))
 
 
 def shared_key(layer: LayerConfig) -> str:

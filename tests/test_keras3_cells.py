@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ckpttool.checkpoint import TensorSpec
 from ckpttool.converting import convert
 from ckpttool.inspecting import inspect
+from ckpttool.opening import open_checkpoint
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
 
@@ -60,6 +62,12 @@ def fill(model: Any, random: np.random.Generator) -> None:
             variable.assign(0.1 + random.random(variable.shape) / 2)
 
 
+def weights(path: Path) -> list[TensorSpec]:
+    with open_checkpoint(path) as reader:
+        return list(reader.describe().weights())
+
+
+TOLD = {"float": None, "float8": None, "lora": "lora", "int8": "quantized", "int4": "quantized"}  # of a legacy file
 CELLS: list[tuple[Callable[[Any, str], Any], str]] = [
     (dense_in_a_model, "lora"), (dense_in_a_model, "int8"), (dense_in_a_model, "int4"), (dense_in_a_model, "float8"),
     (embedding, "lora"), (embedding, "int8"), (embedding, "int4"), (attention, "float"),
@@ -86,4 +94,12 @@ def test_keras_loads_it_from_every_container(make: Callable[[Any, str], Any], mo
         variable.assign(np.zeros(variable.shape, variable.dtype))
     model.load_weights(tmp_path / "out.weights.h5")
     np.testing.assert_allclose(np.asarray(model(x)), wanted, atol=1e-5)
+    model = keras.saving.load_model(source)
+    model.save(tmp_path / "own.h5")
+    names = {path: [spec.name for spec in weights(tmp_path / path)] for path in ("in.keras", "out.h5", "own.h5")}
+    assert sorted(names["in.keras"]) == sorted(names["out.h5"])
+    assert sorted(names["in.keras"]) == sorted(name for name in names["own.h5"] if "lora_" not in name)
+    told = {each.code for each in inspect(tmp_path / "own.h5").warnings}
+    assert "custom-classes" not in told
+    assert {"quantized", "lora"} & told == {TOLD[mode]} - {None}
     assert not {"unmatched-layer", "weights-missing"} & {each.code for each in inspect(source).warnings}
