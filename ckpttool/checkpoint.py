@@ -77,6 +77,15 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Asset:
+    """A file that a layer keeps beside its weights, such as a vocabulary; its bytes mean nothing to ckpttool."""
+
+    place: str  # below the layer's own group: "vocabulary.txt", "_lookup_layer/vocabulary.txt"
+    nbytes: int
+    locator: str  # where its bytes are, in its format's words; nothing changes it
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A named part of the model. It has tensors of its own, or layers inside, or neither, seldom both."""
 
@@ -87,6 +96,7 @@ class Layer:
     trainable: bool | None = None
     calls: int = 1  # how often the model calls it: more than 1 for a shared layer
     title: str | None = None  # its own name, where a format as stored calls the group something else; None once named
+    assets: tuple[Asset, ...] = ()
 
     def walk(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Layer]]:
         """Yield (path, layer) of this layer and of all inside it, outer ones first, in model order."""
@@ -151,6 +161,7 @@ class Checkpoint:
     training_config: str | None = None
     metadata: tuple[tuple[str, str], ...] = ()
     warnings: tuple[Notice, ...] = ()
+    assets: tuple[Asset, ...] = ()  # of the model itself, or of no layer that is known
 
     def walk(self) -> Iterator[tuple[tuple[str, ...], Layer]]:
         """Yield (path, layer) of every layer, outer ones first, in model order."""
@@ -168,6 +179,15 @@ class Checkpoint:
     def optimizer_tensors(self) -> tuple[TensorSpec, ...]:
         """The optimizer's slots and counters, in the file's order."""
         return tuple(spec for spec in self.loose if spec.role is Role.OPTIMIZER)
+
+    def all_assets(self) -> dict[str, tuple[tuple[str, ...], Asset]]:
+        """Locator -> path of the layer that an asset file belongs to (() for the model itself), and the file."""
+        found: list[tuple[tuple[str, ...], Asset]] = [((), asset) for asset in self.assets]
+        found += [(path, asset) for path, layer in self.walk() for asset in layer.assets]
+        result: dict[str, tuple[tuple[str, ...], Asset]] = {}
+        for path, asset in found:
+            result.setdefault(asset.locator, (path, asset))
+        return result
 
     def with_warnings(self, *notices: Notice) -> Checkpoint:
         """A copy with more warnings."""

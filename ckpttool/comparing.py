@@ -11,19 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from .assets import differing_files
 from .checkpoint import Checkpoint, TensorSpec
 from .copying import little_endian_bytes
 from .errors import CheckpointError, MissingDependencyError, UsageError
 from .keras_config import parse_config
 from .migration.generation import generation_of
 from .migration.plan import LayerPlan, Plan, WeightPlan, inner_model
-from .migration.planning import Replacements, make_plan
+from .migration.planning import NotMigratedError, Replacements, make_plan
 from .migration.transformations import apply
 from .opening import recognise
 from .predicting import FreshProcess, FreshProcessError, FreshResult, OldModel, Outputs, old_model, old_outputs
 from .probe import Probe
 from .reading import OnProgress, Progress, Reader
 from .reference import NoReferenceError
+from .registry import format_module
 from .sample_inputs import Case, tolerance
 from .source import Source, SourceOptions, open_source
 from .transforms import model_config
@@ -79,7 +81,11 @@ def verify(
     chosen = VerifyOptions(rtol, seed, predict, replace or {}, custom, on_progress)
     with open_source(a, options) as source:
         if is_archive(Path(b)):
-            return verify_archive(source, Path(b), chosen)
+            try:
+                return verify_archive(source, Path(b), chosen)
+            except NotMigratedError:
+                if source.template.written_by.keras_major != 3:
+                    raise  # of Keras 3 nothing has to be rebuilt: what has no rule is compared as it is
         with open_source(b, SourceOptions()) as other:
             return verify_checkpoint(source, other, chosen)
 
@@ -274,6 +280,8 @@ def verify_checkpoint(source: Source, other: Source, chosen: VerifyOptions) -> V
             differing.append(spec.name)
         compared(spec)
     differing += [spec.name for path, spec in theirs.items() if path not in mine]
+    if getattr(format_module(other.template.format), "HOLDS_ASSETS", False):
+        differing += differing_files(source.reader, source.template, other.reader, other.template)
     reasons: list[str] = []
     prediction = None
     if chosen.predict and source.template.config is not None and other.template.config is not None:

@@ -6,10 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .assets import left_out, missing
 from .beside import weights_beside
-from .checkpoint import Checkpoint, Notice, TensorSpec
+from .checkpoint import Asset, Checkpoint, Notice, TensorSpec
+from .registry import format_module
 from .source import Source, SourceOptions
 from .wrapping import command_line
+
+Assets = dict[str, tuple[tuple[str, ...], Asset]]  # see Checkpoint.all_assets
 
 
 def order_note(source: Source, template: Checkpoint) -> list[str]:
@@ -48,3 +52,27 @@ def empty(source: Source) -> str:
     beside = weights_beside(source.path)
     holders = f"; beside it {', '.join(beside)} does" if beside else ""
     return f"holds no weights, so there is nothing to write{holders}"
+
+
+def assets_written(format_name: str, written: Checkpoint, *, rebuilt: bool) -> Assets:
+    """The asset files that an output holds, by locator; none where the format has no place for them.
+
+    Parameters
+    ----------
+    format_name : of the output
+    written : what is written
+    rebuilt : whether Keras makes the model anew from a configuration of Keras 1 or 2
+    """
+    holds = getattr(format_module(format_name), "HOLDS_ASSETS", False)
+    return written.all_assets() if holds and not rebuilt else {}
+
+
+def asset_notices(source: Source, format_name: str, written: Checkpoint, kept: Assets) -> list[Notice]:
+    """Which asset files stay behind, and which layers of an archive are without theirs."""
+    whole = source.whole.all_assets()
+    inside = written.all_assets()
+    why = f"{format_name} has no place for them; a '.keras' file has"
+    notices = left_out(whole, kept, why) if not kept else left_out(whole, inside, "they are outside of the template")
+    if getattr(format_module(format_name), "HOLDS_ASSETS", False):
+        notices.extend(missing(written))
+    return notices

@@ -24,7 +24,7 @@ from .reporting import ConversionReport, TensorRecord, file_sha256, write_json
 from .source import Source, SourceOptions, open_source
 from .transforms import without_roles
 from .wrapping import Evidence, command_line, require_proof
-from .written_config import written_config
+from .written_config import without_lora, written_config
 
 if TYPE_CHECKING:
     from .migration.plan import Plan as MigrationPlan
@@ -257,7 +257,7 @@ def plan_unwrap(
         template = replace(template, config=None, kind="weights")
     if format_name == "keras-h5":
         config, notices = written_config(template)
-        template = replace(template, config=config).with_warnings(*notices)
+        template = without_lora(replace(template, config=config).with_warnings(*notices))
     if not any(True for _ in template.weights()):
         raise EmptyResultError(conversion_notes.empty(source), path=source.path)
     template = template.with_warnings(*custom_notices(template))
@@ -296,6 +296,8 @@ def plan_convert(source: Source, output: Path, format_name: str, *, weights_only
     whole = without_roles(whole, Role.BOOKKEEPING)
     if weights_only and not _needs_config(format_name):
         whole = replace(whole, config=None, training_config=None, kind="weights")
+    if format_name == "keras-h5":
+        whole = without_lora(whole)
     return Plan(output, format_name, whole, tuple(notes))
 
 
@@ -303,6 +305,10 @@ def _about_format(source: Source, plan: Plan) -> Plan:
     """What the format cannot hold, and where the tensors come from, for formats that can note it."""
     notes, checkpoint = list(plan.notes), plan.checkpoint
     module = format_module(plan.format_name)
+    if "*" in getattr(module, "OPTIMIZER_FROM", ()) and checkpoint.optimizer_tensors():
+        from .numbered_slots import with_slots_as_names
+
+        checkpoint = with_slots_as_names(checkpoint)
     if checkpoint.config is not None and not getattr(module, "HOLDS_CONFIG", True):
         notes.append(f"the configuration is left out: {plan.format_name} holds tensors only")
         if not _needs_config(plan.format_name):
@@ -333,7 +339,12 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
     """The report of a plan, before or after it is executed."""
     specs = list(plan.checkpoint.weights())
     stored = {spec.locator for spec in source.whole.weights()}
-    warnings = [*plan.checkpoint.warnings, *conversion_notes.left_behind(source, specs)]
+    assets = conversion_notes.assets_written(plan.format_name, plan.checkpoint, rebuilt=plan.migration is not None)
+    warnings = [
+        *plan.checkpoint.warnings,
+        *conversion_notes.left_behind(source, specs),
+        *conversion_notes.asset_notices(source, plan.format_name, plan.checkpoint, assets),
+    ]
     return ConversionReport(
         source=os.fspath(source.path),
         output=os.fspath(plan.output),
@@ -346,6 +357,8 @@ def describe_plan(source: Source, plan: Plan) -> ConversionReport:
         wrapper=plan.removed,
         optimizer_left_out=bool(source.whole.optimizer_tensors()) and not plan.checkpoint.optimizer_tensors(),
         optimizer_kept=len(plan.checkpoint.optimizer_tensors()),
+        assets_kept=len(assets),
+        assets_left_out=len(source.whole.all_assets().keys() - assets.keys()),
         warnings=tuple(warnings),
         notes=plan.notes,
     )

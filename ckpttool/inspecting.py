@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from .beside import config_beside, weights_beside
 from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
-from .custom_classes import custom_notices
+from .custom_classes import custom_notices, stored_notices
 from .default_names import default_name, stem_of
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
-from .optimizer_slots import optimizer_of, with_named_slots
+from .numbered_slots import with_slots_as_names
+from .optimizer_slots import optimizer_of
 from .reading import OnProgress, Progress
 from .registry import TENSORFLOW_FORMATS
 from .selecting import fits
@@ -105,6 +106,14 @@ class Inspection:
         document["layers"] = [layer_json(path, layer, self.statistics) for path, layer in self.layers()]
         return {**document, **self._tail()}
 
+    def assets_json(self) -> list[dict[str, Any]]:
+        """`assets`: the files of layers beside the weights, in the order of the layers."""
+        return [
+            {"path": "/".join((*path, asset.place)), "layer": "/".join(path) or None, "bytes": asset.nbytes,
+             "stored_as": asset.locator}
+            for path, asset in self.whole.all_assets().values()
+        ]  # fmt: skip
+
     def _bookkeeping_json(self) -> dict[str, Any]:
         """`bookkeeping`, where the file holds any: with the layers and the optimizer's state all that is stored."""
         found = [tensor_json(spec, self.statistics) for spec in self.bookkeeping_tensors()]
@@ -157,6 +166,7 @@ class Inspection:
             "warnings": notices_json(self.warnings),
             "next": self.next_command,
             **self._bookkeeping_json(),
+            **({"assets": self.assets_json()} if self.whole.all_assets() else {}),
             **({"signatures": self.signatures()} if self.signatures() else {}),
         }
 
@@ -226,13 +236,14 @@ def inspect(
     """
     with open_source(path, options) as source:
         embeddings = tuple("/".join(where) for where, _ in embedding_candidates(source.template))
+        whole = with_slots_as_names(source.whole) if optimizer else source.whole
         inspection = Inspection(
             path=os.fspath(path),
-            whole=with_named_slots(source.whole) if optimizer else source.whole,
+            whole=whole,
             template=source.template,
             wrapper=source.wrapper,
             embeddings=embeddings,
-            warnings=_warnings(source),
+            warnings=(*_warnings(source), *whole.warnings[len(source.whole.warnings) :]),
             next_command=None,
             unwrap_command=None,
             pattern=layer,
@@ -274,7 +285,7 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
     if beside is not None:
         message = f"'{beside}' beside it may be its configuration; it is used when asked for: --config {beside}"
         notices.append(Notice("config-beside", message, beside))
-    notices.extend(custom_notices(source.template))
+    notices.extend((*custom_notices(source.template), *stored_notices(source.template)))
     if source.whole.format not in TENSORFLOW_FORMATS:
         from .theano import theano_notice
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .checkpoint import Checkpoint, Layer, Notice, Role, TensorSpec
+from .assets import gathered, with_unplaced
+from .checkpoint import Asset, Checkpoint, Layer, Notice, Role, TensorSpec
 from .errors import WeightsMismatchError
 from .flat_order import holds_model
 from .keras3_layout import (
     LAYERS,
     LAYERS_OF_2_13,
+    LOOKUPS,
     Part,
     found_groups,
     is_custom,
@@ -49,6 +51,10 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
     ------
     WeightsMismatchError : the stored weights fit no layer of the configuration
     """
+    return with_unplaced(checkpoint, _assigned(checkpoint, model, path))
+
+
+def _assigned(checkpoint: Checkpoint, model: ModelConfig | None, path: object) -> Checkpoint:
     if model is None:
         return name_groups(checkpoint)
     given = checkpoint.config is None
@@ -85,7 +91,7 @@ def _as_template(checkpoint: Checkpoint, template: Layer, model: ModelConfig, pa
     naming = _Naming(path, strict=True, may_share=_nests(model))
     inside = naming.model(template.layers, model, (name,))
     layers = tuple(
-        Layer(name, model.class_name, layer.tensors, inside, layer.trainable, layer.calls)
+        Layer(name, model.class_name, layer.tensors, inside, layer.trainable, layer.calls, assets=layer.assets)
         if layer.name == name
         else layer
         for layer in outer.layers
@@ -148,12 +154,12 @@ class _Naming:
         """A layer met again has no group of its own: Keras stores it where it met it first."""
         if not self._may_share:
             return self._named(config, node, path)
-        if node is None or not (node.tensors or node.layers):
+        if node is None or not (node.tensors or node.layers or node.assets):
             first = self._first.get(shared_key(config))
             if first is not None:
                 return _moved(first, path)
         layer = self._named(config, node, path)
-        if layer.tensors or layer.layers:
+        if layer.tensors or layer.layers or layer.assets:
             self._first.setdefault(shared_key(config), layer)
         return layer
 
@@ -162,28 +168,33 @@ class _Naming:
         own = node.tensors if node is not None else ()
         if config.model is not None:
             tensors = tuple(_renamed(spec, (*path, spec.path[-1])) for spec in own)
-            return self._as(config, tensors, self.model(nodes, config.model, path))
+            return self._as(config, tensors, self.model(nodes, config.model, path), node.assets if node else ())
         if config.inner is not None and holds_model(config):
             inner = next((each for each in nodes if each.name == "layer"), None)
-            return self._as(config, (), (self._named(config.inner, inner, (*path, config.inner.name)),))
+            inside = self._named(config.inner, inner, (*path, config.inner.name))
+            return self._as(config, (), (inside,), node.assets if node else ())
         parts = None if is_custom(config) else parts_of(plain_class(config.class_name), config.config)
         if parts is None or (not parts[0].groups and len(parts) == 1 and stored_variables(parts[0], own) is None):
             return self._own_class(config, node, path)
-        return self._as(config, self._leaf(config, parts, node, path), ())
+        return self._as(config, self._leaf(config, parts, node, path), (), gathered(node))
 
     @staticmethod
-    def _as(config: LayerConfig, tensors: tuple[TensorSpec, ...], layers: tuple[Layer, ...]) -> Layer:
-        return Layer(config.name, config.class_name, tensors, layers, config.trainable, config.calls)
+    def _as(
+        config: LayerConfig, tensors: tuple[TensorSpec, ...], layers: tuple[Layer, ...], assets: tuple[Asset, ...] = ()
+    ) -> Layer:
+        return Layer(config.name, config.class_name, tensors, layers, config.trainable, config.calls, assets=assets)
 
     def _own_class(self, config: LayerConfig, node: Layer | None, path: Path) -> Layer:
         """A class that is not Keras's own: what its group holds goes by the names noted there."""
         if node is None:
             return self._as(config, (), ())
+        if plain_class(config.class_name) in LOOKUPS and not is_custom(config):
+            return self._as(config, tuple(_weights_of_terms(node, path)), (), gathered(node))
         inside = name_groups(Checkpoint("", "", "weights", layers=node.layers), path).layers
         tensors = tuple(_renamed(spec, (*path, spec.path[-1])) for spec in node.tensors)
-        if tensors:
+        if any(spec.position is not None for spec in tensors):
             self.notices.append(_unknown_names(path, config.class_name))
-        return self._as(config, tensors, inside)
+        return self._as(config, tensors, inside, gathered(node))
 
     def _leaf(
         self, config: LayerConfig, parts: Sequence[Part], node: Layer | None, path: Path
@@ -243,6 +254,14 @@ def _at(node: Layer, groups: Sequence[str]) -> Layer:
         plain = group.lstrip("_")
         node = next((each for each in node.layers if each.name.lstrip("_") == plain), Layer(group))
     return node
+
+
+def _weights_of_terms(node: Layer, path: Path) -> Iterator[TensorSpec]:
+    """What a lookup layer stores: `idf_weights`, which TextVectorization holds once more in `_lookup_layer`."""
+    for spec in node.tensors:
+        yield replace(spec, path=(*path, spec.path[-1]), trainable=False)
+    for child in node.layers:
+        yield from _weights_of_terms(child, (*path, child.name))
 
 
 def _renamed(spec: TensorSpec, path: Path) -> TensorSpec:

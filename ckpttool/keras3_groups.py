@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .checkpoint import Checkpoint, Layer, Role, TensorSpec
+from .assets import FOLDER
+from .checkpoint import Asset, Checkpoint, Layer, Role, TensorSpec
 from .errors import UnsupportedError
 from .flat_order import holds_model
-from .keras3_layout import LAYERS, Part, group_names, is_custom, parts_of, plain_class, stored_variables
+from .keras3_layout import LAYERS, LOOKUPS, Part, group_names, is_custom, parts_of, plain_class, stored_variables
 from .keras_config import LayerConfig, ModelConfig
 from .transforms import model_config
 
@@ -33,6 +34,19 @@ class StoredGroup:
     path: str  # "layers/dense_1", without "vars"; "" for the model itself
     title: str | None  # the name that Keras since 3.6 notes there
     tensors: tuple[TensorSpec, ...] = ()  # variables 0, 1, …
+    names: tuple[str, ...] = ()  # of the variables, where a layer stores them under names of its own
+    assets: tuple[Asset, ...] = ()  # files of the layer, with their places below the group
+
+    def named(self) -> Iterator[tuple[str, TensorSpec]]:
+        """Name in the group, and tensor."""
+        yield from zip(self.names or map(str, range(len(self.tensors))), self.tensors, strict=True)
+
+
+def _held(path: str, title: str | None, found: Mapping[str, TensorSpec]) -> StoredGroup:
+    """A group of variables by their stored names: numbers, which are counted anew, or names of the layer's own."""
+    if all(name.isdecimal() for name in found):
+        return StoredGroup(path, title, tuple(found[name] for name in sorted(found, key=int)))
+    return StoredGroup(path, title, tuple(found.values()), tuple(found))
 
 
 def stored_groups(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
@@ -64,15 +78,22 @@ def _as_stored(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
     around = _groups_around(checkpoint)
     titles = {group.removeprefix(around): title for group, title in _noted_names(checkpoint).items()
               if group.startswith(around) and group.partition("/")[0] != OPTIMIZER}  # fmt: skip
-    groups: dict[str, dict[int, TensorSpec]] = {group: {} for group in titles}
+    groups: dict[str, dict[str, TensorSpec]] = {group: {} for group in titles}
     kept = [spec for spec in checkpoint.loose if spec.role is Role.WEIGHT]
     for spec in [*(each for layer in checkpoint.layers for each in layer.all_tensors()), *kept]:
-        group, _, number = _place(spec)
+        group, name = _place(spec)
         if not group.startswith(around):
             raise UnsupportedError(f"{spec.name}: its group '{group}' lies outside of the template")
-        groups.setdefault(group.removeprefix(around), {})[number] = spec
+        groups.setdefault(group.removeprefix(around), {})[name] = spec
     for group, found in groups.items():
-        yield StoredGroup(group, titles.get(group), tuple(found[number] for number in sorted(found)))
+        yield _held(group, titles.get(group), found)
+    places = {locator: locator.removeprefix(FOLDER) for locator in checkpoint.all_assets()}
+    assets = [
+        replace(asset, place=places[locator].removeprefix(around))
+        for locator, (_, asset) in checkpoint.all_assets().items()
+        if places[locator].startswith(around)
+    ]
+    yield StoredGroup("", None, assets=tuple(assets))
 
 
 def _noted_names(checkpoint: Checkpoint) -> dict[str, str]:
@@ -90,13 +111,13 @@ def _groups_around(checkpoint: Checkpoint) -> str:
     return "/".join(_place(first)[0].split("/")[: 2 * levels]) + "/"
 
 
-def _place(spec: TensorSpec) -> tuple[str, str, int]:
-    """Group, "vars" and number of a tensor of a Keras 3 file."""
+def _place(spec: TensorSpec) -> tuple[str, str]:
+    """Group and name there (a number, mostly) of a tensor of a Keras 3 file."""
     inside = spec.locator.rpartition("//")[2]
-    group, separator, number = inside.rpartition("vars/")
-    if not separator or not number.isdecimal() or (group and not group.endswith("/")):
-        raise UnsupportedError(f"{spec.name}: a variable that its layer stores under a name of its own")
-    return group.removesuffix("/"), separator, int(number)
+    group, separator, name = inside.rpartition("vars/")
+    if not separator or "/" in name or (group and not group.endswith("/")):
+        raise UnsupportedError(f"{spec.name}: a variable that lies in no group 'vars'")
+    return group.removesuffix("/"), name
 
 
 def _optimizer(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
@@ -107,12 +128,12 @@ def _optimizer(checkpoint: Checkpoint) -> Iterator[StoredGroup]:
             f"the optimizer state of {checkpoint.format} is ordered otherwise than Keras 3's; leave it out, or write "
             "'.h5'"
         )
-    groups: dict[str, dict[int, TensorSpec]] = {}
+    groups: dict[str, dict[str, TensorSpec]] = {}
     for spec in found:
-        group, _, number = _place(spec)
-        groups.setdefault(group, {})[number] = spec
-    for group, numbered in groups.items():
-        yield StoredGroup(group, None, tuple(numbered[number] for number in sorted(numbered)))
+        group, name = _place(spec)
+        groups.setdefault(group, {})[name] = spec
+    for group, held in groups.items():
+        yield _held(group, None, held)
 
 
 class _Placing:
@@ -129,7 +150,7 @@ class _Placing:
         """The model's own group, then its layers."""
         own = tuple(spec for spec in checkpoint.loose if spec.role is Role.WEIGHT)
         yield from self._model(model, "", ())
-        yield StoredGroup("", model.name, own)
+        yield StoredGroup("", model.name, own, assets=checkpoint.assets)
 
     def _model(self, model: ModelConfig, group: str, path: Path) -> Iterator[StoredGroup]:
         base = f"{group}/{LAYERS}" if group else LAYERS
@@ -145,6 +166,10 @@ class _Placing:
                 return
             self._shared.add(number)
         layer = self._layers.get(path)
+        for each in self._groups(config, layer, group, path):
+            yield replace(each, assets=layer.assets) if layer is not None and each.path == group else each
+
+    def _groups(self, config: LayerConfig, layer: Layer | None, group: str, path: Path) -> Iterator[StoredGroup]:
         own = layer.tensors if layer is not None else ()
         if config.model is not None:
             yield StoredGroup(group, config.name, own)
@@ -167,6 +192,9 @@ class _Placing:
                 f"layer '{'/'.join(path)}' is a {class_name}, which Keras 3 does not have; 'ckpttool migrate' says "
                 "what can take its place, and '.h5' keeps it"
             )
+        if class_name in LOOKUPS and not is_custom(config):
+            yield from _weights_of_terms(config, tensors, group, path)
+            return
         if parts is None or any(stored_variables(part, ()) is None for part in parts):
             if not self._keras3:
                 raise UnsupportedError(
@@ -225,15 +253,26 @@ class _Placing:
         return tuple(found)
 
 
+def _weights_of_terms(
+    config: LayerConfig, tensors: Sequence[TensorSpec], group: str, path: Path
+) -> Iterator[StoredGroup]:
+    """A lookup layer's variables by their own names, in its group and in that of the layer inside."""
+    groups: dict[str, dict[str, TensorSpec]] = {group: {}}
+    for spec in tensors:
+        groups.setdefault("/".join((group, *spec.path[len(path) : -1])), {})[spec.path[-1]] = spec
+    for name, held in groups.items():
+        yield _held(name, config.name if name == group else None, held)
+
+
 def _own_class(
     config: LayerConfig, tensors: Sequence[TensorSpec], group: str, noted: Mapping[str, str]
 ) -> Iterator[StoredGroup]:
     """A class that only its code describes: its groups as the source has them, below the layer's own."""
     wanted = group.split("/")
-    groups: dict[str, dict[int, TensorSpec]] = {group: {}}
+    groups: dict[str, dict[str, TensorSpec]] = {group: {}}
     titles = {group: config.name}
     for spec in tensors:
-        stored, _, number = _place(spec)
+        stored, own_name = _place(spec)
         parts = stored.split("/")
         start = next((i for i in range(len(parts)) if parts[i : i + len(wanted)] == wanted), None)
         if start is None:
@@ -241,8 +280,8 @@ def _own_class(
                 f"layer '{config.name}' ({config.class_name}): its groups cannot be told from '{stored}'"
             )
         name = "/".join(parts[start:])
-        groups.setdefault(name, {})[number] = spec
+        groups.setdefault(name, {})[own_name] = spec
         if stored in noted:
             titles.setdefault(name, noted[stored])
-    for name, numbered in groups.items():
-        yield StoredGroup(name, titles.get(name), tuple(numbered[number] for number in sorted(numbered)))
+    for name, held in groups.items():
+        yield _held(name, titles.get(name), held)

@@ -22,6 +22,7 @@ LAYERS = "layers"
 LAYERS_OF_2_13 = "_layer_checkpoint_dependencies"  # what tf.keras 2.13 calls the same group
 
 RECURRENT = frozenset("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D".split())
+LOOKUPS = frozenset("TextVectorization StringLookup IntegerLookup".split())  # their vocabularies are asset files
 _ATTENTION = {"MultiHeadAttention": "", "GroupQueryAttention": "_", "GroupedQueryAttention": "_"}
 _QUANTIZED = {
     "int8": ("{}", "bias", "{}_scale"),
@@ -115,10 +116,14 @@ def snake_case(class_name: str) -> str:
 
 
 def plain_class(class_name: str) -> str:
-    """The class without its package: `Custom>Block` is `Block`; Keras 2's `Model` is Keras 3's `Functional`."""
+    """The class without its package: `Custom>Block` is `Block`; Keras 2's `Model` is Keras 3's `Functional`.
+
+    `GroupQueryAttention` is the public name of the class `GroupedQueryAttention`, after which its group is called.
+    """
     name = class_name.rpartition(">")[2]
     return {"Model": "Functional", "BatchNormalizationV1": "BatchNormalization",
-            "BatchNormalizationV2": "BatchNormalization"}.get(name, name)  # fmt: skip
+            "BatchNormalizationV2": "BatchNormalization", "GroupQueryAttention": "GroupedQueryAttention",
+            }.get(name, name)  # fmt: skip
 
 
 _CLASSES = {snake_case(name): name for name in (*_BY_COUNT, *_WEIGHTLESS, *_COMPOSED, *_ATTENTION)}
@@ -313,7 +318,8 @@ def _quantized(mode: str, main: str, part: Part, tensors: Sequence[TensorSpec]) 
             names.remove(optional)
     if len(names) != count:
         return None
-    return tuple(Variable((name.format(main),), None, False) for name in names)
+    trained = ("{}", "bias") if mode == "float8" else ("bias",)
+    return tuple(Variable((name.format(main),), None, name in trained) for name in names)
 
 
 def expected_of(class_name: str, config: Json) -> Variables | None:
@@ -331,7 +337,7 @@ def expected_of(class_name: str, config: Json) -> Variables | None:
         return _named(["embeddings"] if config.get("tie_weights", True) else ["embeddings", "reverse_embeddings"])
     if class_name == "LayerNormalization" and config.get("rms_scaling"):
         return _named(["gamma"])
-    return expected_variables(LayerConfig(class_name, class_name, config))
+    return expected_variables(LayerConfig(class_name, class_name, {**config, "lora_rank": None}))
 
 
 def shared_key(layer: LayerConfig) -> str:

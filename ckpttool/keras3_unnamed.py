@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from .assets import gathered
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
 from .keras3_layout import LAYERS, LAYERS_OF_2_13, Part, class_of_group, parts_of, stored_variables
 from .keras_variables import Variable
@@ -96,10 +97,14 @@ class _Groups:
         elif self._titled and node.title is None and not node.tensors and node.layers:
             for each in node.layers:
                 yield from self._flat(each, f"{container}/{node.name}" if container else node.name)
-        elif node.tensors or node.layers or not node.name.startswith("_"):
+        elif node.tensors or node.layers or node.assets or not node.name.startswith("_"):
             yield container, node
 
     def _layer(self, node: Layer, name: str, prefix: Path) -> Layer:
+        layer = self._made(node, name, prefix)
+        return replace(layer, assets=node.assets if layer.layers else gathered(node))
+
+    def _made(self, node: Layer, name: str, prefix: Path) -> Layer:
         path = (*prefix, name)
         if any(child.name in _MODEL_GROUPS for child in node.layers):
             class_name = class_of_group(node.name)
@@ -126,7 +131,7 @@ class _Groups:
         if variables is None and _like_kernel_and_bias(node):
             variables = (Variable(("kernel",), None), Variable(("bias",), None))
             self._inferred.append("/".join(path))
-        if variables is None and node.tensors:
+        if variables is None and any(spec.position is not None for spec in node.tensors):
             self._numbered.append("/".join(path))
         if any(spec.is_quantized for spec in node.tensors):
             self._quantized.append("/".join((*path, *part.prefix)))

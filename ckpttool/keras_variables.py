@@ -62,12 +62,25 @@ _WEIGHTLESS = frozenset(
 def expected_variables(layer: LayerConfig) -> Variables | None:
     """The variables of a leaf layer in `layer.weights` order; None for a class that is not Keras's own.
 
-    None also for a quantized layer, which holds integers and scales in place of its weights.
+    None also for a quantized layer, which holds integers and scales in place of its weights, and for one with LoRA,
+    which a legacy file holds in factors and a `.keras` file merged.
     """
-    policy = layer.config.get("dtype") if isinstance(layer.config, Mapping) else None
-    if isinstance(policy, Mapping) and str(policy.get("class_name")).startswith("Quantized"):
+    if is_stored_otherwise(layer.config):
         return None
     return _expected(layer.class_name, layer.config)
+
+
+def is_stored_otherwise(config: Json) -> bool:
+    """Whether a layer of Keras 3 is quantized or has LoRA.
+
+    Dtype policies of quantized layers have a mode: `QuantizedDTypePolicy`, `Int4DTypePolicy`, `int8_from_float32` …
+    """
+    if not isinstance(config, Mapping):
+        return False
+    policy = config.get("dtype")
+    if isinstance(policy, Mapping):
+        policy = "_from_" if isinstance(policy.get("config"), Mapping) and "mode" in policy["config"] else ""
+    return bool(config.get("lora_rank")) or (isinstance(policy, str) and "_from_" in policy)
 
 
 def is_keras_class(class_name: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .checkpoint import Checkpoint, TensorSpec
+from .checkpoint import Asset, Checkpoint, TensorSpec
 from .errors import AmbiguousFormatError, ConfigError, UsageError
 from .limits import Limits
 from .probe import Probe
@@ -176,6 +176,12 @@ class NamedReader(Closing):
         compare = getattr(self._reader, "verify", None)
         if callable(compare):
             compare()
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file, piece by piece."""
+        from .assets import asset_chunks
+
+        return asset_chunks(self._reader, asset)
 
     def stored(self) -> Checkpoint:
         """The description as the format gives it, before names are assigned."""

@@ -1,148 +1,19 @@
-"""Which slot of which variable each entry of `optimizer_weights` is: the table of Keras's optimizers, by their writers.
+"""Which slot of which variable each entry of an optimizer's state is, and what becomes of it with a template.
 
-Legacy HDF5 lists an optimizer's state in the optimizer's own order: counters first, then the slots of the trainable
-variables, one slot after the other (Keras 1 and 2, tf.keras up to 2.10, but for Ftrl) or one variable after the other
-(tf.keras from 2.11, Keras 3), with `vhat` of amsgrad last. Names tell it in part only (`Variable_5:0`), so counts and
-shapes decide, and names that say something must agree.
-Source: keras/optimizers.py (Keras 1.2.2–2.3.1), tensorflow/python/keras/optimizer_v2/ (TF 1.14–2.10),
-keras/optimizers/ (Keras 2.11–2.15), keras/src/optimizers/ (Keras 3.15); tried with files of nine versions.
+The order comes from the table of `optimizer_layouts`, by the optimizer's class and the writer. Names tell it in part
+only (`Variable_5:0`, or a number), so counts and shapes decide, and names that say something must agree. Where nothing
+fits, the entries stay as they are stored. Tried with files of nine versions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .checkpoint import Checkpoint, Role, TensorSpec, WrittenBy
-
-Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The order of an optimizer's list for n trainable variables."""
-
-    counters: tuple[str, ...]  # scalars in front
-    slots: tuple[str, ...]
-    by_variable: bool = False  # all slots of one variable together
-    last: tuple[str, ...] = ()  # slots behind all others, variable by variable
-    tail: tuple[str, ...] = ()  # scalars at the end
-    placeholders: tuple[str, ...] = ()  # slots that may have shape (1,) where they are not used
-
-    def entries(self, variables: int) -> Iterator[tuple[str, int | None]]:
-        """Yield (slot, index of its variable) of each entry; the index is None for a counter."""
-        yield from ((name, None) for name in self.counters)
-        if self.by_variable:
-            yield from ((slot, index) for index in range(variables) for slot in self.slots)
-        else:
-            yield from ((slot, index) for slot in self.slots for index in range(variables))
-        yield from ((slot, index) for slot in self.last for index in range(variables))
-        yield from ((name, None) for name in self.tail)
-
-
-def _classic(class_name: str, config: Json) -> list[Layout]:
-    """Keras 1.2.2 to 2.3.1, tf.keras up to TF 1.13: `iterations` is listed by some optimizers, since 2.3 by all."""
-    slots: dict[str, tuple[str, ...]] = {
-        "SGD": ("moment",),
-        "RMSprop": ("accumulator",),
-        "Adagrad": ("accumulator",),
-        "Adadelta": ("accumulator", "delta_accumulator"),
-        "Adam": ("m", "v"),
-        "Adamax": ("m", "u"),
-        "Nadam": ("m", "v"),
-    }
-    if class_name not in slots:
-        return []
-    own = slots[class_name]
-    if class_name == "Adam":
-        return [Layout(("iterations",), own), Layout(("iterations",), (*own, "vhat"), placeholders=("vhat",))]
-    if class_name == "Nadam":
-        return [Layout(("iterations",), own), Layout(("iterations", "m_schedule"), own)]
-    if class_name in ("SGD", "Adamax"):
-        return [Layout(("iterations",), own)]
-    return [Layout((), own), Layout(("iterations",), own)]
-
-
-def _second(class_name: str, config: Json) -> list[Layout]:
-    """tf.keras of TF 1.14 to 2.10, and `optimizers.legacy` after that."""
-    momentum = ("momentum",) if config.get("momentum") else ()
-    centered = ("mg",) if config.get("centered") else ()
-    vhat = ("vhat",) if config.get("amsgrad") else ()
-    known: dict[str, Layout] = {
-        "SGD": Layout(("iter",), momentum),
-        "RMSprop": Layout(("iter",), ("rms", *momentum, *centered)),
-        "Adagrad": Layout(("iter",), ("accumulator",)),
-        "Adadelta": Layout(("iter",), ("accum_grad", "accum_var")),
-        "Adam": Layout(("iter",), ("m", "v", *vhat)),
-        "Adamax": Layout(("iter",), ("m", "v")),
-        "Nadam": Layout(("iter", "momentum_cache"), ("m", "v")),
-        "Ftrl": Layout(("iter",), ("accumulator", "linear"), by_variable=True),
-    }
-    return [known[class_name]] if class_name in known else []
-
-
-def _third(class_name: str, config: Json) -> list[Layout]:
-    """tf.keras of TF 2.11 to 2.15."""
-    momentum = ("momentum",) if config.get("momentum") else ()
-    centered = ("average_gradient",) if config.get("centered") else ()
-    vhat = ("vhat",) if config.get("amsgrad") else ()
-    counters = ("iteration",)
-    known: dict[str, Layout] = {
-        "SGD": Layout(counters, ("m",)),
-        "RMSprop": Layout(counters, ("velocity",), last=(*momentum, *centered)),
-        "Adagrad": Layout(counters, ("accumulator",)),
-        "Adadelta": Layout(counters, ("accumulated_grad", "accumulated_delta_var"), by_variable=True),
-        "Adam": Layout(counters, ("m", "v"), by_variable=True, last=vhat),
-        "AdamW": Layout(counters, ("m", "v"), by_variable=True, last=vhat),
-        "Adamax": Layout(counters, ("m", "u"), by_variable=True),
-        "Nadam": Layout(counters, ("m", "v"), by_variable=True),
-        "Ftrl": Layout(counters, ("accumulator", "linear"), by_variable=True),
-        "Lion": Layout(counters, ("m",)),
-    }
-    return [known[class_name]] if class_name in known and not config.get("use_ema") else []
-
-
-def _keras3(class_name: str, config: Json) -> list[Layout]:
-    """Keras 3."""
-    momentum = ("momentum",) if config.get("momentum") else ()
-    centered = ("average_gradient",) if config.get("centered") else ()
-    vhat = ("velocity_hat",) if config.get("amsgrad") else ()
-    counters = ("iteration", "learning_rate")
-    known: dict[str, Layout] = {
-        "SGD": Layout(counters, momentum),
-        "RMSprop": Layout(counters, ("velocity",), last=(*momentum, *centered)),
-        "Adagrad": Layout(counters, ("accumulator",)),
-        "Adadelta": Layout(counters, ("accumulated_grad", "accumulated_delta_var"), by_variable=True),
-        "Adam": Layout(counters, ("momentum", "velocity"), by_variable=True, last=vhat),
-        "AdamW": Layout(counters, ("momentum", "velocity"), by_variable=True, last=vhat),
-        "Adamax": Layout(counters, ("momentum", "norm"), by_variable=True),
-        "Nadam": Layout(counters, ("momentum", "velocity"), by_variable=True, tail=("u_product",)),
-        "Ftrl": Layout(counters, ("accumulator", "linear"), by_variable=True),
-        "Lion": Layout(counters, ("momentum",)),
-    }
-    accumulates = config.get("use_ema") or config.get("gradient_accumulation_steps")
-    return [known[class_name]] if class_name in known and not accumulates else []
-
-
-def layouts(class_name: str, config: Json, written_by: WrittenBy) -> list[Layout]:
-    """The layouts that an optimizer's list may have, by who wrote it; empty for an optimizer that is not in the table.
-
-    Parameters
-    ----------
-    class_name, config : of the optimizer itself, wrappers around it taken off
-    written_by : Keras up to 1.2 states no version
-    """
-    version = written_by.keras or "1"
-    numbers = tuple(int(part) for part in version.removesuffix("-tf").split(".")[:3] if part.isdecimal())
-    if numbers >= (3,):
-        return _keras3(class_name, config)
-    if numbers >= (2, 11) and not config.get("is_legacy_optimizer"):
-        return [*_third(class_name, config), *_second(class_name, config)]
-    if numbers >= (2, 4) or (version.endswith("-tf") and numbers >= (2, 2)):
-        return [*_second(class_name, config), *_classic(class_name, config)]
-    return _classic(class_name, config)
+from .checkpoint import Checkpoint, TensorSpec, WrittenBy
+from .optimizer_layouts import Json, Layout, Shape, layouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,26 +98,30 @@ def named_slots(
     fit, or names contradict
     """
     for layout in layouts(optimizer.class_name, optimizer.config, written_by):
-        expected = list(layout.entries(len(variables)))
-        if len(expected) != len(entries):
-            continue
-        pairs = list(zip(expected, entries, strict=True))
-        if all(_fits(layout, slot, index, spec, variables) for (slot, index), spec in pairs):
-            named = tuple(
-                replace(spec, slot=slot, slot_of=None if index is None else variables[index].path)
-                for (slot, index), spec in pairs
-            )
-            return layout, named
+        found = _named_by(layout, entries, variables)
+        if found is not None:
+            return layout, found
     return None
 
 
-def _fits(layout: Layout, slot: str, index: int | None, spec: TensorSpec, variables: Sequence[TensorSpec]) -> bool:
-    if index is None:
-        return spec.shape == ()
-    variable = variables[index]
-    if spec.shape != variable.shape and not (slot in layout.placeholders and spec.shape == (1,)):
+def _named_by(
+    layout: Layout, entries: Sequence[TensorSpec], variables: Sequence[TensorSpec]
+) -> tuple[TensorSpec, ...] | None:
+    expected = layout.expected(variables)
+    if len(expected) != len(entries):
+        return None
+    found = []
+    for (slot, index, shape), spec in zip(expected, entries, strict=True):
+        if not _fits(layout, slot, None if index is None else variables[index], shape, spec):
+            return None
+        found.append(replace(spec, slot=slot, slot_of=None if index is None else variables[index].path))
+    return tuple(found)
+
+
+def _fits(layout: Layout, slot: str, variable: TensorSpec | None, shape: Shape, spec: TensorSpec) -> bool:
+    if spec.shape != shape and not (slot in layout.placeholders and spec.shape == (1,)):
         return False
-    return not _contradicts(spec, slot, variable)
+    return variable is None or not _contradicts(spec, slot, variable)
 
 
 def _contradicts(spec: TensorSpec, slot: str, variable: TensorSpec) -> bool:
@@ -319,6 +194,11 @@ def carried(whole: Checkpoint, template: Checkpoint) -> Carried:
         return Carried(reason="the optimizer trained other variables than those of the template")
     if whole.format != "keras-h5" and order != sorted(map(int, (each for each in order if each is not None))):
         return Carried(reason="the template has its variables in another order, and this format goes by numbers")
+    of_both = (layout.expected(of_whole), layout.expected(of_template))
+    if {(slot, index) for slot, index, _ in of_both[0]} != {
+        (slot, None if index is None else order[index]) for slot, index, _ in of_both[1]
+    }:
+        return Carried(reason=f"{optimizer.class_name} keeps other slots for the template, by its variables' names")
     return Carried(
         _reordered(layout, named, of_template, [each for each in order if each is not None]),
         reduced_training_config(template.training_config, optimizer),
@@ -329,24 +209,10 @@ def _reordered(
     layout: Layout, named: Sequence[TensorSpec], variables: Sequence[TensorSpec], order: Sequence[int]
 ) -> tuple[TensorSpec, ...]:
     """The entries in the order of other variables, each with its variable's path."""
-    by_place = dict(zip(layout.entries(len(variables)), named, strict=True))
+    stored = {index: variables[place] for place, index in enumerate(order)}
+    places = [(slot, index) for slot, index, _ in layout.expected([stored[index] for index in range(len(order))])]
+    by_place = dict(zip(places, named, strict=True))
     return tuple(
         by_place[slot, None] if index is None else replace(by_place[slot, order[index]], slot_of=variables[index].path)
-        for slot, index in layout.entries(len(variables))
+        for slot, index, _ in layout.expected(variables)
     )
-
-
-def with_named_slots(checkpoint: Checkpoint) -> Checkpoint:
-    """The description with the slot and the variable of each optimizer tensor, where they are known."""
-    from .trainable import trainable_variables
-
-    optimizer, entries = optimizer_of(checkpoint.training_config), checkpoint.optimizer_tensors()
-    variables = trainable_variables(checkpoint) if optimizer is not None and entries else None
-    if optimizer is None or variables is None:
-        return checkpoint
-    found = named_slots(optimizer, entries, variables, checkpoint.written_by)
-    if found is None:
-        return checkpoint
-    named = iter(found[1])
-    loose = tuple(next(named) if spec.role is Role.OPTIMIZER else spec for spec in checkpoint.loose)
-    return replace(checkpoint, loose=loose)

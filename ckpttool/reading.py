@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 if TYPE_CHECKING:
     import numpy as np
 
-    from .checkpoint import Checkpoint, TensorSpec
+    from .checkpoint import Asset, Checkpoint, TensorSpec
 
 BLOCK_BYTES = 2**20  # one block of values: fits the second-level cache of common processors, amortises a system call
 
@@ -138,3 +138,9 @@ class View(Closing):
     def extent(self, spec: TensorSpec) -> Extent | None:
         """Where the bytes lie as they are, or None where they must be decoded."""
         return self._reader.extent(spec)
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file, as they are."""
+        from .assets import asset_chunks
+
+        return asset_chunks(self._reader, asset)

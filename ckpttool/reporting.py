@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .assets import files
 from .checkpoint import Notice
 from .checkpoint import notices_json as notices_json
 from .output import output_file
@@ -45,6 +46,8 @@ class ConversionReport:
     source_sha256: str | None = None
     dry_run: bool = False
     optimizer_kept: int = 0  # tensors of the optimizer's state that were written
+    assets_kept: int = 0  # files of layers, such as vocabularies
+    assets_left_out: int = 0
 
     def sentence(self) -> str:
         """The receipt, the same in the terminal, the API and the report."""
@@ -59,6 +62,10 @@ class ConversionReport:
             text += f"; optimizer state kept, {self.optimizer_kept} tensors"
         if self.optimizer_left_out:
             text += "; optimizer state left out (--keep-optimizer)"
+        if self.assets_kept:
+            text += f"; {files(self.assets_kept)} kept"
+        if self.assets_left_out:
+            text += f"; {files(self.assets_left_out)} left out"
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -79,6 +86,8 @@ class ConversionReport:
             "wrapper": None if self.wrapper is None else self.wrapper.to_json(),
             "optimizer_left_out": self.optimizer_left_out,
             "optimizer_kept": self.optimizer_kept,
+            "assets_kept": self.assets_kept,
+            "assets_left_out": self.assets_left_out,
             "warnings": notices_json(self.warnings),
             "notes": list(self.notes),
             "map": [

@@ -6,11 +6,13 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .checkpoint import Checkpoint, Layer, Role, TensorSpec
+from .checkpoint import Asset, Checkpoint, Layer, Role, TensorSpec
 from .errors import LayerNotFoundError
 
 if TYPE_CHECKING:
     from .keras_config import LayerConfig, ModelConfig
+
+OWN_CLASS = "own_class"  # key of a description's metadata: the entry of a model whose class is the user's own
 
 
 def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
@@ -36,8 +38,9 @@ def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
         return checkpoint
     cut = len(path)
     own: tuple[TensorSpec, ...] = ()
+    assets: tuple[Asset, ...] = ()
     if layer.layers and layer.class_name is not None:
-        own = layer.tensors  # of the model itself, of no layer
+        own, assets = layer.tensors, layer.assets  # of the model itself, of no layer
     elif layer.tensors or not layer.layers:
         cut -= 1
         layers = (layer,)
@@ -45,10 +48,14 @@ def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:
         checkpoint,
         layers=tuple(map_layer(each, lambda spec: replace(spec, path=spec.path[cut:])) for each in layers),
         loose=tuple(replace(spec, path=spec.path[cut:]) for spec in own),
+        assets=assets,
         config=_config_of(checkpoint, path),
         config_of=(),
         training_config=None,
-        metadata=(*checkpoint.metadata, ("lifted_levels", str(len(path)))),
+        metadata=(
+            *(each for each in checkpoint.metadata if each[0] != OWN_CLASS),
+            ("lifted_levels", str(len(path))),
+        ),
     )
 
 

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from .checkpoint import Checkpoint, Notice
+from .keras3_groups import KERAS3_FORMATS
 from .keras_variables import is_keras_class
 
 _THEANO_FLIPS = frozenset({"Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "ConvLSTM2D"})
@@ -69,6 +71,24 @@ def written_config(template: Checkpoint) -> tuple[str | None, tuple[Notice, ...]
     if not (changed or hard or flipped or gated or held):
         return template.config, ()
     return json.dumps(document), (*_notices(hard, flipped, gated), *_masked_notice(held))
+
+
+def without_lora(checkpoint: Checkpoint) -> Checkpoint:
+    """The description for a legacy file: Keras 3 merges LoRA's factors when it saves a `.keras` file, and stores none.
+
+    A legacy file with `lora_rank` in its configuration is refused where it does not hold them. Source:
+    keras/src/layers/core/dense.py, `save_own_variables`, and keras/src/legacy/saving/legacy_h5_format.py (Keras 3.15).
+    """
+    if checkpoint.format not in KERAS3_FORMATS or checkpoint.config is None or '"lora_rank"' not in checkpoint.config:
+        return checkpoint
+    document = json.loads(checkpoint.config)
+    merged = [name for name, entry in _layers(document) if entry["config"].pop("lora_rank", None) is not None]
+    for _, entry in _layers(document):
+        entry["config"].pop("lora_alpha", None)
+    if not merged:
+        return checkpoint
+    message = f"{_listed(merged)}: the factors of LoRA are merged into the kernels; the file asks for none"
+    return replace(checkpoint, config=json.dumps(document)).with_warnings(Notice("lora-merged", message, merged[0]))
 
 
 def _holds_masked_steps(template: Checkpoint, document: dict[str, Any]) -> bool:

@@ -277,6 +277,10 @@ def _footer(found: Inspection) -> Iterator[str]:
         yield f"optimizer: {optimizer['class_name'] or 'unnamed'}, {optimizer['tensors']} tensors"
     for spec in found.optimizer_tensors():
         yield "  " + _measured("/".join(spec.path[1:] or spec.path), spec, found.statistics.get(spec.locator))
+    assets = found.assets_json()
+    if assets:
+        shown = ", ".join(f"{each['path']} ({megabytes(each['bytes'])})" for each in assets[:3])
+        yield f"asset files: {len(assets)}: {shown}{' …' if len(assets) > 3 else ''}"
     if found.embeddings:
         yield f"embeddings: {', '.join(found.embeddings)}"
     for notice in found.warnings:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
 
-from ..checkpoint import Checkpoint, TensorSpec
+from ..assets import FOLDER, asset_chunks
+from ..checkpoint import Asset, Checkpoint, TensorSpec
 from ..copying import copy_tensors, open_new
 from ..errors import UnsupportedError
 from ..keras3_groups import StoredGroup, stored_groups
 from ..keras3_layout import is_keras3
 from ..reading import OnProgress, Reader
+from ..transforms import OWN_CLASS
 from ._hdf5_writing import allocate, writing
 from ._window import WriteWindow
 from ._zip_writing import ZipWriter
 
-ASSETS = "assets"  # key of a description's metadata: how many asset files the source holds
 Place = tuple[TensorSpec, int]  # a tensor and where its values go in the output, in bytes
 
 
@@ -67,11 +68,6 @@ def write_archive(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_prog
     UnsupportedError : no configuration, or one of Keras 1 or 2
     OSError : the file cannot be written
     """
-    if ASSETS in dict(checkpoint.metadata):
-        raise UnsupportedError(
-            "the source holds asset files that its layers need (vocabularies and such), which are not carried along; "
-            "write '.weights.h5', and load it into the model that holds them"
-        )
     config = json.dumps(archive_config(checkpoint))
     groups = list(stored_groups(checkpoint))
     with open_new(path) as file:
@@ -86,7 +82,26 @@ def write_archive(reader: Reader, checkpoint: Checkpoint, path: Path, *, on_prog
         window.check()
         copy_tensors(reader, places, file.fileno(), on_progress)
         archive.end()
+        for name, asset in _asset_members(groups):
+            archive.add_pieces(name, asset.nbytes, asset_chunks(reader, asset))
         archive.close()
+
+
+def _asset_members(groups: Sequence[StoredGroup]) -> Iterator[tuple[str, Asset]]:
+    """Name of the member, and asset file.
+
+    Raises
+    ------
+    UnsupportedError : two files come to one place, or a name is no text
+    """
+    seen: set[str] = set()
+    for group in groups:
+        for asset in group.assets:
+            name = FOLDER + (f"{group.path}/" if group.path else "") + asset.place
+            if name in seen or not name.isprintable():
+                raise UnsupportedError(f"the asset file {asset.locator!a} has no place of its own in the output")
+            seen.add(name)
+            yield name, asset
 
 
 def archive_config(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -96,7 +111,7 @@ def archive_config(checkpoint: Checkpoint) -> dict[str, Any]:
     ------
     UnsupportedError : no configuration, or one of Keras 1 or 2
     """
-    text = checkpoint.config or dict(checkpoint.metadata).get("own_class")
+    text = checkpoint.config or dict(checkpoint.metadata).get(OWN_CLASS)
     if text is None or checkpoint.config_of:
         raise UnsupportedError(
             "holds no model configuration, which a '.keras' file needs; give it with --config, or write '.weights.h5'"
@@ -137,8 +152,8 @@ def _lay_out(file: h5py.File, groups: Sequence[StoredGroup], base: int) -> list[
         group = file.require_group(f"{each.path}/vars" if each.path else "vars")
         if each.title is not None:
             group.attrs["name"] = each.title
-        for number, spec in enumerate(each.tensors):
-            offset = allocate(group, str(number), spec)
+        for name, spec in each.named():
+            offset = allocate(group, name, spec)
             if offset is not None:
                 places.append((spec, base + offset))
     return places

@@ -17,6 +17,7 @@ from ..checkpoint import Checkpoint, Layer, Role, TensorSpec, WrittenBy
 from ..copying import copy_tensors
 from ..errors import UnsupportedError
 from ..flat_order import default_order
+from ..keras3_groups import KERAS3_FORMATS
 from ..keras_config import LayerConfig, ModelConfig
 from ..reading import OnProgress
 from ..reading import Reader as SourceReader
@@ -104,9 +105,30 @@ def group_tensors(checkpoint: Checkpoint) -> Iterator[list[TensorSpec]]:
     for layer in checkpoint.layers:
         config = model.layer(layer.name) if model is not None else None
         tensors = list(layer.all_tensors())
-        if layer.layers:
+        if checkpoint.format in KERAS3_FORMATS and any(spec.path[-1].endswith("_scale") for spec in tensors):
+            tensors = _quantized_last(layer)
+        elif layer.layers:
             tensors = _flattened(config, tensors)
         yield tensors
+
+
+def _quantized_last(layer: Layer) -> list[TensorSpec]:
+    """Layers that Keras 3 quantized: biases are trained, integers and scales not; of float8 the scales come first.
+
+    Source: the order in which keras/src/layers/core/dense.py of Keras 3.15 makes variables when it is built quantized.
+    """
+    ordered: list[tuple[int, TensorSpec]] = []
+    for _, each in layer.walk():
+        float8 = any(spec.path[-1].endswith("_amax_history") for spec in each.tensors)
+        scales = [spec for spec in each.tensors if float8 and not spec.trainable]
+        for spec in (*scales, *(spec for spec in each.tensors if spec not in scales)):
+            trained = each.trainable is not False and (spec.trainable or float8)
+            ordered.append((0 if trained else 1, spec))
+    return [spec for _, spec in sorted(ordered, key=_rank)]
+
+
+def _rank(pair: tuple[int, TensorSpec]) -> int:
+    return pair[0]
 
 
 def _flattened(config: LayerConfig | None, tensors: list[TensorSpec]) -> list[TensorSpec]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..checksums import crc32
@@ -55,6 +56,14 @@ class ZipWriter:
         """A small member, at once."""
         offset = self.begin(name, len(data))
         _pwrite(self._descriptor, data, offset)
+        self.end()
+
+    def add_pieces(self, name: str, size: int, pieces: Iterable[bytes]) -> None:
+        """A member of about `size` bytes, piece by piece."""
+        offset = self.begin(name, size)
+        for piece in pieces:
+            _pwrite(self._descriptor, piece, offset)
+            offset += len(piece)
         self.end()
 
     def begin(self, name: str, expected_bytes: int) -> int:

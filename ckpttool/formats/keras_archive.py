@@ -8,6 +8,7 @@ Source: keras/src/saving/saving_lib.py, `_save_model_to_fileobj` and `_save_mode
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint import Checkpoint, Notice, TensorSpec, WrittenBy
-from ..errors import ConfigError, CorruptCheckpointError, LimitExceededError, UnreadableError, UnsupportedError
+from ..assets import FOLDER, with_assets
+from ..checkpoint import Asset, Checkpoint, Notice, TensorSpec, WrittenBy
+from ..errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    LimitExceededError,
+    UnreadableError,
+    UnsafeCheckpointError,
+    UnsupportedError,
+)
 from ..keras3_assignment import assign
 from ..keras_config import is_model_entry
 from ..probe import Probe
 from ..reading import BLOCK_BYTES, Closing, Extent, Match
+from ..transforms import OWN_CLASS
 from ._hdf5 import Hdf5File
-from ._keras3_writing import ASSETS
 from ._keras3_writing import write_archive as write
 from ._zip import ZIP_MAGIC, ZipArchive
 from .keras_weights import Reader as WeightsReader
@@ -32,6 +41,7 @@ __all__ = ["FORMAT", "Reader", "assign", "sniff", "write"]
 
 FORMAT = "keras-archive"
 OPTIMIZER_FROM = ("keras-weights", "keras-archive")
+HOLDS_ASSETS = True
 CONFIG, METADATA = "config.json", "metadata.json"
 WEIGHTS = ("model.weights.h5", "variables.h5")  # the latter: the experimental archive of TF 2.11
 PICKLED_WEIGHTS = "model.weights.npz"
@@ -69,7 +79,7 @@ class Reader(Closing):
             self._archive = ZipArchive(probe.path, probe.limits)
             names = self._archive.members
         try:
-            self._assets = [name for name in self._member_names() if name.startswith("assets/") and name[-1] != "/"]
+            self._assets = list(self._asset_files())
             self._config = self._text(CONFIG, probe.limits.max_config_bytes)
             self._metadata = self._mapping(METADATA, MAX_METADATA_BYTES) if METADATA in names else {}
             self._weights = self._open_weights(_weights_name(names))
@@ -77,13 +87,59 @@ class Reader(Closing):
             self.close()
             raise
 
-    def _member_names(self) -> Iterator[str]:
+    def _asset_files(self) -> Iterator[Asset]:
+        """All asset files, in the order of the archive or of their names in the folder.
+
+        Raises
+        ------
+        LimitExceededError : more files than the bounds, or folders in folders
+        """
+        limits = self._probe.limits
+        for number, (name, size) in enumerate(self._member_names()):
+            if number >= limits.max_objects:
+                raise LimitExceededError("holds too many asset files", path=self._path, limit="max_objects")
+            if name.count("/") > limits.max_depth:
+                raise LimitExceededError("nests its asset files too deep", path=self._path, limit="max_depth")
+            yield Asset(name.removeprefix(FOLDER), size, name)
+
+    def _member_names(self) -> Iterator[tuple[str, int]]:
+        """Name and size of each asset file."""
         if self._archive is not None:
-            yield from self._archive.members
-        elif (self._path / "assets").is_dir():
-            for path in (self._path / "assets").rglob("*"):
+            for name, member in self._archive.members.items():
+                if name.startswith(FOLDER) and not name.endswith("/"):
+                    yield name, member.size_bytes
+            return
+        for folder, folders, names in os.walk(self._path / FOLDER):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
                 if path.is_file():
-                    yield path.relative_to(self._path).as_posix()
+                    yield path.relative_to(self._path).as_posix(), path.stat().st_size
+
+    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
+        """The bytes of an asset file as they come; a member of an archive is counted and checked against its checksum.
+
+        Raises
+        ------
+        CorruptCheckpointError, LimitExceededError : other or more bytes than the archive says
+        UnsafeCheckpointError : a link that leads out of the folder
+        """
+        if self._archive is not None:
+            yield from self._archive.chunks(asset.locator)
+            return
+        path = self._path / asset.locator
+        if not path.resolve().is_relative_to(self._path.resolve()):
+            raise UnsafeCheckpointError(
+                f"the asset file '{asset.locator}' is a link out of the folder; copy the folder with its links "
+                "followed (cp -rL) and give the copy",
+                path=self._path,
+            )
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(BLOCK_BYTES):
+                    yield chunk
+        except OSError as error:
+            raise UnreadableError(f"'{asset.locator}' cannot be read: {error.strerror}", path=self._path) from error
 
     def _open_weights(self, name: str | None) -> WeightsReader:
         if name == PICKLED_WEIGHTS:
@@ -138,7 +194,7 @@ class Reader(Closing):
 
     def describe(self) -> Checkpoint:
         """The groups as a tree of layers called after their groups, with the archive's configuration."""
-        stored = self._weights.describe()
+        stored = with_assets(self._weights.describe(), self._assets)
         entry = _parsed(self._config, CONFIG, self._path)
         nests = is_model_entry(entry)
         compiled = entry.get("compile_config")
@@ -159,10 +215,8 @@ class Reader(Closing):
         date = self._metadata.get("date_saved")
         if isinstance(date, str):
             yield "date_saved", date
-        if self._assets:
-            yield ASSETS, str(len(self._assets))
         if not nests:
-            yield "own_class", json.dumps(entry)
+            yield OWN_CLASS, json.dumps(entry)
 
     def _warnings(self, entry: Mapping[str, Any], nests: bool) -> Iterator[Notice]:
         if not nests:
@@ -170,10 +224,6 @@ class Reader(Closing):
             yield Notice(
                 "own-class", f"the model is of the class '{name}', whose code holds its structure: the file does not"
             )
-        if self._assets:
-            shown = ", ".join(self._assets[:5]) + (" …" if len(self._assets) > 5 else "")
-            message = f"the archive holds {len(self._assets)} asset files, which are not carried along: {shown}"
-            yield Notice("assets", message)
 
     def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
         """The tensor's elements in C order, as 1-D arrays of at most `max_bytes` bytes each."""

@@ -13,7 +13,7 @@ from ..checkpoint import Checkpoint, Layer, TensorSpec
 from ..errors import CheckpointError
 from ..keras_config import Json, LayerConfig, ModelConfig, TensorRef, is_model_entry, model_from_json
 from ..registry import FORMATS, format_module
-from ..transforms import model_config
+from ..transforms import OWN_CLASS, model_config
 from .calls import layer_call, stored_call
 from .generation import corners_sampled, default_dtype, generation_of, stored_dtype, version_of
 from .masks import holds_masked_steps, with_old_masks
@@ -105,8 +105,13 @@ def make_plan(template: Checkpoint, replacements: Replacements = Replacements())
 
 
 def to_be_built(template: Checkpoint) -> bool:
-    """Whether a `.keras` file of this template must be built layer by layer: unless its configuration is Keras 3's."""
+    """Whether a `.keras` file of this template must be built layer by layer: unless its configuration is Keras 3's.
+
+    That of a Keras 3 model of the user's own class names no layers and is written as it is.
+    """
     model = model_config(template)
+    if template.config is None and OWN_CLASS in dict(template.metadata) and template.written_by.keras_major == 3:
+        return False
     written_here = "keras-archive" in FORMATS and hasattr(format_module("keras-archive"), "write")
     return model is None or generation_of(template, model) < 3 or not written_here
 

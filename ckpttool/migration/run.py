@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ..assets import left_out
 from ..checkpoint import Checkpoint, Role
 from ..comparing import VerifyOptions, verify_archive, verify_checkpoint
 from ..copying import little_endian_bytes
@@ -228,7 +229,10 @@ def _report(source: Source, target: Path, format_name: str, plan: Plan | None) -
         wrapper=source.wrapper,
         optimizer_left_out=bool(source.whole.optimizer_tensors()),
         plan=plan,
-        warnings=source.template.warnings,
+        warnings=(
+            *source.template.warnings,
+            *left_out(source.whole.all_assets(), {}, "the layers are made anew; set their vocabularies again"),
+        ),
         notes=tuple(notes),
     )
 

@@ -34,7 +34,7 @@ def damaged(path: Path, target: Path, member: str, fraction: float) -> Path:
 @pytest.fixture
 def archive(fixture_files: Path) -> Path:
     """A `.keras` archive as Keras 3.15 wrote it."""
-    return fixture_files / "keras-3.15-cnn.keras"
+    return fixture_files / "keras-3.15-deep.keras"
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".h5", ".weights.h5", ".keras", ".npz"])

@@ -8,6 +8,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -324,3 +325,45 @@ def test_a_configuration_that_is_none_is_an_error_of_its_own(text: bytes, tmp_pa
     with pytest.raises(CheckpointError), open_checkpoint(path) as reader:
         assert reader.describe().config is None  # an object without layers is an own class
         raise CheckpointError("described without a configuration")
+
+
+# -- packed by other tools ---------------------------------------------------------------------------------------------
+
+
+class Pipe(io.RawIOBase):
+    """Where zip tools write without going back: sizes come behind the bytes, in data descriptors."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        return self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("piped", [False, True])
+def test_archives_of_other_tools_give_the_same(method: int, wide: bool, piped: bool, tmp_path: Path) -> None:
+    """Data descriptors, zip64 headers, folders as members, a comment, every second member deflated, another order."""
+    path = tmp_path / "in.keras"
+    target: Any = Pipe(path) if piped else path
+    with zipfile.ZipFile(target, "w") as file:
+        file.comment = b"packed elsewhere"
+        file.writestr(zipfile.ZipInfo("assets/"), b"")
+        for number, (name, data) in enumerate(reversed(members().items())):
+            info = zipfile.ZipInfo(name)
+            info.compress_type = method if number % 2 else zipfile.ZIP_STORED
+            with file.open(info, "w", force_zip64=wide) as member:
+                member.write(data)
+    if piped:
+        target.close()
+    convert(path, tmp_path / "a.keras")
+    convert(SAMPLE, tmp_path / "b.keras")
+    assert (tmp_path / "a.keras").read_bytes() == (tmp_path / "b.keras").read_bytes()
