@@ -23,7 +23,7 @@ import numpy as np
 from .checkpoint import Checkpoint, Layer
 from .errors import CheckpointError, MissingDependencyError
 from .keras_config import ModelConfig
-from .migration.masks import holds_masked_steps
+from .migration.generation import holds_masked_steps
 from .reading import Reader
 from .reference import NoReferenceError, reference_entry
 from .sample_inputs import LENGTHS, SERIES_LENGTHS, Case, cases, input_kinds

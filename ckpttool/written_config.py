@@ -93,7 +93,7 @@ def without_lora(checkpoint: Checkpoint) -> Checkpoint:
 
 def _holds_masked_steps(template: Checkpoint, document: dict[str, Any]) -> bool:
     """Whether the writer held states at masked steps, and the model makes masks."""
-    from .migration.masks import holds_masked_steps
+    from .migration.generation import holds_masked_steps
 
     return holds_masked_steps(template.written_by) and any(
         entry.get("class_name") == "Masking" or entry["config"].get("mask_zero") is True

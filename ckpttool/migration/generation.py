@@ -98,3 +98,9 @@ def default_dtype(template: Checkpoint) -> str | None:
     """The dtype of layers without weights and without a stated dtype: that of all weights, if it is one."""
     found = {spec.dtype for spec in template.weights() if spec.dtype.startswith(("float", "bfloat"))}
     return found.pop() if len(found) == 1 and found <= set(_FLOATS) else None
+
+
+def holds_masked_steps(written_by: WrittenBy) -> bool:
+    """Whether a Bidirectional of that writer held its state at masked steps: up to Keras 2.3 and tf.keras 1.12."""
+    numbers, is_tensorflow = version_of(written_by)
+    return bool(numbers) and (numbers < (2, 2, 4) if is_tensorflow else True)

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..checkpoint import WrittenBy
 from ..keras_config import TensorRef
 from .calls import tensors_of
-from .generation import version_of
 from .plan import Call, JoinedMask, LayerPlan, LayerSpec, ModelPlan
 
 _MERGES = ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")
@@ -26,12 +24,6 @@ _ENDS = frozenset(
 )
 _MODES = {"concat": ("Concatenate", {"axis": -1}), "sum": ("Add", {}), "ave": ("Average", {}), "mul": ("Multiply", {})}
 _RECURRENT = ("SimpleRNN", "LSTM", "GRU", "RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
-
-
-def holds_masked_steps(written_by: WrittenBy) -> bool:
-    """Whether a Bidirectional of that writer held its state at masked steps: up to Keras 2.3 and tf.keras 1.12."""
-    numbers, is_tensorflow = version_of(written_by)
-    return bool(numbers) and (numbers < (2, 2, 4) if is_tensorflow else True)
 
 
 def with_old_masks(model: ModelPlan, *, hold: bool) -> ModelPlan:

@@ -15,8 +15,8 @@ from ..keras_config import Json, LayerConfig, ModelConfig, TensorRef, is_model_e
 from ..registry import FORMATS, format_module
 from ..transforms import OWN_CLASS, model_config
 from .calls import layer_call, stored_call
-from .generation import corners_sampled, default_dtype, generation_of, stored_dtype, version_of
-from .masks import holds_masked_steps, with_old_masks
+from .generation import corners_sampled, default_dtype, generation_of, holds_masked_steps, stored_dtype, version_of
+from .masks import with_old_masks
 from .plan import Call, LayerPlan, LayerSpec, ModelPlan, Path, Plan, Transformation, UserLayer, WeightPlan
 from .rules import RULES
 from .rules._rule import Arguments, Context, NotMigratableError, Ruled

@@ -8,7 +8,8 @@ import pytest
 
 from ckpttool.checkpoint import WrittenBy
 from ckpttool.keras_config import TensorRef
-from ckpttool.migration.masks import holds_masked_steps, with_old_masks
+from ckpttool.migration.generation import holds_masked_steps
+from ckpttool.migration.masks import with_old_masks
 from ckpttool.migration.plan import Call, JoinedMask, LayerPlan, LayerSpec, ModelPlan, Plan
 from ckpttool.migration.planning import make_plan
 from ckpttool.source import SourceOptions, open_source
