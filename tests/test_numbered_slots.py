@@ -81,7 +81,7 @@ def test_names_go_into_containers_of_named_tensors(suffix: str, tmp_path: Path) 
     with open_checkpoint(tmp_path / f"out{suffix}") as reader:
         found = {each.path: each.sha256 for each in manifest.read(reader, reader.describe().optimizer_tensors())}
     held = {each["path"].rpartition("/")[2]: each["sha256"] for each in manifest.entry(name)["optimizer"]}
-    assert found["optimizer/inner/b/kernel/velocity"] == held["b_kernel_velocity"]
+    assert found["optimizer/inner/b/kernel/velocity"] == held["inner_b_kernel_velocity"]
     assert found["optimizer/u_product"] == held["variable"]
     assert len(found) == len(held)
 
@@ -113,20 +113,20 @@ def layer(config: dict[str, Any], place: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda config: optimizer(config).update(class_name="Yogi"), "they are not those of Yogi for 6"),
-        (lambda config: optimizer(config).update(class_name="Lamb"), "they are not those of Lamb for 6"),
+        (lambda config: optimizer(config).update(class_name="Yogi"), "they are not those of Yogi for 4"),
+        (lambda config: optimizer(config).update(class_name="Lamb"), "they are not those of Lamb for 4"),
         (lambda config: optimizer(config)["config"].update(exclude_layers=["z"]), "not those of Muon"),
         (lambda config: optimizer(config)["config"].update(exclude_embeddings=False), "not those of Muon"),
         (lambda config: config["compile_config"].pop("optimizer"), "does not say which optimizer"),
         (lambda config: layer(config, 1).update(registered_name="own>Dense"), "which variables it trained"),
-        (lambda config: layer(config, 2)["config"].update(trainable=True), "for 7 trainable variables"),
+        (lambda config: layer(config, 2)["config"].update(trainable=True), "for 5 trainable variables"),
     ],
 )  # fmt: skip
 def test_what_fits_no_table_stays_numbered_and_it_is_said(
     change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path
 ) -> None:
     found = inspect(changed(tmp_path / "in.keras", change), optimizer=True)
-    assert [spec.path for spec in found.whole.optimizer_tensors()] == [("optimizer", str(n)) for n in range(11)]
+    assert [spec.path for spec in found.whole.optimizer_tensors()] == [("optimizer", str(n)) for n in range(8)]
     assert all(spec.slot is None for spec in found.whole.optimizer_tensors())
     [notice] = [each for each in found.warnings if each.code == "slots-numbered"]
     assert why in notice.message
@@ -174,6 +174,6 @@ def test_values_are_those_of_the_slot(tmp_path: Path) -> None:
     """The averages of an untrained step are the weights: Adam's, at the first update."""
     convert(FILES / "numbered-tf-2.15-averaged.keras", tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz") as arrays:
-        for variable in ("image_embedding/kernel", "inner/b/bias", "a/kernel"):
+        for variable in ("image_embedding/kernel", "inner/z/kernel", "inner/b/bias"):
             np.testing.assert_allclose(arrays[f"optimizer/{variable}/average"], arrays[variable], atol=0.02)
             assert np.abs(arrays[f"optimizer/{variable}/m"] - arrays[variable]).max() > 0.02
