@@ -7,13 +7,13 @@ and text_vectorization.py (Keras 3.15; the same in tf.keras 2.12 to 2.15).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from .checkpoint import Asset, Checkpoint, Layer, Notice
-from .errors import UnsupportedError
 from .keras3_layout import LAYERS, LAYERS_OF_2_13, LOOKUPS, plain_class
+from .reading import Reader, asset_chunks
 from .transforms import model_config
 
 FOLDER = "assets/"
@@ -84,20 +84,6 @@ def with_unplaced(stored: Checkpoint, named: Checkpoint) -> Checkpoint:
     return replace(named, assets=(*named.assets, *left)) if left else named
 
 
-def asset_chunks(reader: Any, asset: Asset) -> Iterator[bytes]:
-    """The bytes of an asset file, piece by piece.
-
-    Raises
-    ------
-    UnsupportedError : the reader's format holds none
-    """
-    found = getattr(reader, "asset_chunks", None)
-    if not callable(found):
-        raise UnsupportedError(f"the asset file '{asset.locator}' cannot be read from here")
-    chunks: Iterator[bytes] = found(asset)
-    return chunks
-
-
 def left_out(before: Mapping[str, tuple[tuple[str, ...], Asset]], kept: Mapping[str, Any], why: str) -> list[Notice]:
     """A warning about the asset files of a source that an output does not hold.
 
@@ -115,8 +101,17 @@ def left_out(before: Mapping[str, tuple[tuple[str, ...], Asset]], kept: Mapping[
     return [Notice("assets-left-out", message, layers[0] if len(layers) == 1 else None)]
 
 
-def differing_files(reader: Any, mine: Checkpoint, other: Any, theirs: Checkpoint) -> list[str]:
-    """Names of asset files that one of two descriptions lacks, or that hold other bytes; read block by block."""
+def differing_files(reader: Reader, mine: Checkpoint, other: Reader, theirs: Checkpoint) -> list[str]:
+    """Names of asset files that one of two descriptions lacks, or that hold other bytes; read block by block.
+
+    Parameters
+    ----------
+    reader, other : give the bytes of what `mine` and `theirs` describe
+
+    Raises
+    ------
+    CheckpointError : a file cannot be read
+    """
     ours, held = _by_name(mine), _by_name(theirs)
     return [
         name
@@ -129,7 +124,7 @@ def _by_name(checkpoint: Checkpoint) -> dict[str, Asset]:
     return {"/".join((*path, asset.place)): asset for path, asset in checkpoint.all_assets().values()}
 
 
-def _digest(reader: Any, asset: Asset) -> bytes:
+def _digest(reader: Reader, asset: Asset) -> bytes:
     import hashlib  # loads OpenSSL, which only `verify` needs
 
     digest = hashlib.sha256()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .checkpoint import Asset, Checkpoint, TensorSpec
+from .checkpoint import Checkpoint
 from .errors import AmbiguousFormatError, ConfigError, UsageError
 from .limits import Limits
 from .probe import Probe
-from .reading import BLOCK_BYTES, Closing, Extent, Match, Reader, ReadOptions
+from .reading import Match, Reader, ReadOptions, View
 from .registry import CONTAINERS, FOLDER_SIGNS, FORMATS, TENSORFLOW_FORMATS, format_module
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from .keras_config import ModelConfig
 
 
@@ -142,14 +140,14 @@ def _as_described(checkpoint: Checkpoint, model: ModelConfig | None, *, path: ob
     return checkpoint
 
 
-class NamedReader(Closing):
+class NamedReader(View):
     """A format's reader whose description has the model's own nesting and names.
 
     A format module that stores tensors flat or by position has a function `assign` that gives them their names.
     """
 
     def __init__(self, reader: Reader, assign: Assign, path: Path, config: ModelConfig | None, limits: Limits) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._assign = assign
         self._path = path
         self._config = config
@@ -159,7 +157,7 @@ class NamedReader(Closing):
     def close(self) -> None:
         """Release the file."""
         self._described = None
-        self._reader.close()
+        super().close()
 
     def files(self) -> list[Path]:
         """The files beside the path itself that the checkpoint consists of."""
@@ -176,12 +174,6 @@ class NamedReader(Closing):
         compare = getattr(self._reader, "verify", None)
         if callable(compare):
             compare()
-
-    def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
-        """The bytes of an asset file, piece by piece."""
-        from .assets import asset_chunks
-
-        return asset_chunks(self._reader, asset)
 
     def stored(self) -> Checkpoint:
         """The description as the format gives it, before names are assigned."""
@@ -203,15 +195,3 @@ class NamedReader(Closing):
 
         model = parse_config(stored.config, self._limits, path=self._path)
         return self._assign(stored, model, path=self._path)
-
-    def read(self, spec: TensorSpec) -> np.ndarray:
-        """The whole tensor, of `spec.shape`."""
-        return self._reader.read(spec)
-
-    def iter_blocks(self, spec: TensorSpec, max_bytes: int = BLOCK_BYTES) -> Iterator[np.ndarray]:
-        """The tensor's elements in C order, block by block."""
-        return self._reader.iter_blocks(spec, max_bytes)
-
-    def extent(self, spec: TensorSpec) -> Extent | None:
-        """Where the tensor's bytes lie as they are, or None."""
-        return self._reader.extent(spec)

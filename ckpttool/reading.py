@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+from .errors import UnsupportedError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -108,6 +110,20 @@ class Closing:
         self.close()
 
 
+def asset_chunks(reader: Reader, asset: Asset) -> Iterator[bytes]:
+    """The bytes of an asset file, piece by piece.
+
+    Raises
+    ------
+    UnsupportedError : the reader's format holds none
+    """
+    found = getattr(reader, "asset_chunks", None)
+    if not callable(found):
+        raise UnsupportedError(f"the asset file '{asset.locator}' cannot be read from here")
+    chunks: Iterator[bytes] = found(asset)
+    return chunks
+
+
 class View(Closing):
     """A Reader around a Reader: all is as inside, but for what a subclass changes.
 
@@ -141,6 +157,4 @@ class View(Closing):
 
     def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
         """The bytes of an asset file, as they are."""
-        from .assets import asset_chunks
-
         return asset_chunks(self._reader, asset)

@@ -11,13 +11,13 @@ from typing import Any
 
 import h5py
 
-from ..assets import FOLDER, asset_chunks
+from ..assets import FOLDER
 from ..checkpoint import Asset, Checkpoint, TensorSpec
 from ..copying import copy_tensors, open_new
 from ..errors import UnsupportedError
 from ..keras3_groups import StoredGroup, stored_groups
 from ..keras3_layout import is_keras3
-from ..reading import OnProgress, Reader
+from ..reading import OnProgress, Reader, asset_chunks
 from ..transforms import OWN_CLASS
 from ._hdf5_writing import allocate, writing
 from ._window import WriteWindow
