@@ -25,7 +25,7 @@ from .predicting import FreshProcess, FreshProcessError, FreshResult, OldModel, 
 from .probe import Probe
 from .reading import OnProgress, Progress, Reader
 from .reference import NoReferenceError
-from .registry import format_module
+from .registry import holds_assets
 from .sample_inputs import Case, tolerance
 from .source import Source, SourceOptions, open_source
 from .transforms import model_config
@@ -280,7 +280,7 @@ def verify_checkpoint(source: Source, other: Source, chosen: VerifyOptions) -> V
             differing.append(spec.name)
         compared(spec)
     differing += [spec.name for path, spec in theirs.items() if path not in mine]
-    if getattr(format_module(other.template.format), "HOLDS_ASSETS", False):
+    if holds_assets(other.template.format):
         differing += differing_files(source.reader, source.template, other.reader, other.template)
     reasons: list[str] = []
     prediction = None

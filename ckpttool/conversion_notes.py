@@ -9,7 +9,7 @@ from pathlib import Path
 from .assets import left_out, missing
 from .beside import weights_beside
 from .checkpoint import Asset, Checkpoint, Notice, TensorSpec
-from .registry import format_module
+from .registry import holds_assets
 from .source import Source, SourceOptions
 from .wrapping import command_line
 
@@ -63,8 +63,7 @@ def assets_written(format_name: str, written: Checkpoint, *, rebuilt: bool) -> A
     written : what is written
     rebuilt : whether Keras makes the model anew from a configuration of Keras 1 or 2
     """
-    holds = getattr(format_module(format_name), "HOLDS_ASSETS", False)
-    return written.all_assets() if holds and not rebuilt else {}
+    return written.all_assets() if holds_assets(format_name) and not rebuilt else {}
 
 
 def asset_notices(source: Source, format_name: str, written: Checkpoint, kept: Assets) -> list[Notice]:
@@ -73,6 +72,6 @@ def asset_notices(source: Source, format_name: str, written: Checkpoint, kept: A
     inside = written.all_assets()
     why = f"{format_name} has no place for them; a '.keras' file has"
     notices = left_out(whole, kept, why) if not kept else left_out(whole, inside, "they are outside of the template")
-    if getattr(format_module(format_name), "HOLDS_ASSETS", False):
+    if holds_assets(format_name):
         notices.extend(missing(written))
     return notices

@@ -91,6 +91,11 @@ def format_module(name: str) -> ModuleType:
     return importlib.import_module(FORMATS[name])
 
 
+def holds_assets(name: str) -> bool:
+    """Whether a format has a place for the files that layers keep beside their weights."""
+    return bool(getattr(format_module(name), "HOLDS_ASSETS", False))
+
+
 def wrapper_module(name: str) -> ModuleType:
     """The module of a wrapper; KeyError for a name that is not in the table."""
     return importlib.import_module(WRAPPERS[name])
