@@ -12,7 +12,9 @@ from .errors import LayerNotFoundError
 if TYPE_CHECKING:
     from .keras_config import LayerConfig, ModelConfig
 
-OWN_CLASS = "own_class"  # key of a description's metadata: the entry of a model whose class is the user's own
+# Keys of a description's metadata.
+OWN_CLASS = "own_class"  # the entry of a model whose class is the user's own
+GRAPH_REPLICAS = "graph_replicas"  # of the TF1 graph beside a checkpoint: template, replicas, slices, joins
 
 
 def lift(checkpoint: Checkpoint, path: tuple[str, ...]) -> Checkpoint:

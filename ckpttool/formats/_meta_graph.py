@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CorruptCheckpointError
+from ..transforms import GRAPH_REPLICAS
 from . import _wire
 from ._bundle import dtype_name
 
@@ -69,14 +70,14 @@ def version_in_meta(path: Path) -> str | None:
 
 
 def replicas_beside(prefix: str) -> tuple[tuple[str, str], ...]:
-    """What a checkpoint's `.meta` file tells of replicas, as metadata of its description: see `wrappers._graph`."""
+    """What a checkpoint's `.meta` file tells of replicas, as metadata of its description."""
     path = Path(f"{prefix}.meta")
     if not path.is_file():
         return ()
     from ._meta_replicas import replicas_in_meta
 
     found = replicas_in_meta(path)
-    return () if found is None else (("graph_replicas", " ".join(map(str, found))),)
+    return () if found is None else ((GRAPH_REPLICAS, " ".join(map(str, found))),)
 
 
 def _info(data: bytes, start: int, end: int) -> tuple[str | None, tuple[str, ...]]:

@@ -41,7 +41,7 @@ def replicas_in_meta(path: Path) -> Replicas | None:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data.find(b"replica_0/") < 0 or data.find(b"replica_1/") < 0:
                 return None
-            return _proven(list(_nodes(data)))  # type: ignore[arg-type]
+            return _proven(list(_nodes(data)))  # type: ignore[arg-type]  # it is sliced as bytes are
     except (OSError, ValueError, CorruptCheckpointError):  # ValueError: an empty file
         return None
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..checkpoint import Checkpoint
+from ..transforms import GRAPH_REPLICAS
 from ..wrapping import Evidence
-
-GRAPH_REPLICAS = "graph_replicas"  # key of a description's metadata: template, replicas, slices, joins
 
 
 def by_graph(checkpoint: Checkpoint, kind: str) -> Evidence | None:
