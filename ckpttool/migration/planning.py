@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from ..checkpoint import Checkpoint, Layer, TensorSpec
 from ..errors import CheckpointError
 from ..keras_config import Json, LayerConfig, ModelConfig, TensorRef, is_model_entry, model_from_json
-from ..registry import FORMATS, format_module
 from ..transforms import OWN_CLASS, model_config
 from .calls import layer_call, stored_call
 from .generation import corners_sampled, default_dtype, generation_of, holds_masked_steps, stored_dtype, version_of
@@ -112,8 +111,7 @@ def to_be_built(template: Checkpoint) -> bool:
     model = model_config(template)
     if template.config is None and OWN_CLASS in dict(template.metadata) and template.written_by.keras_major == 3:
         return False
-    written_here = "keras-archive" in FORMATS and hasattr(format_module("keras-archive"), "write")
-    return model is None or generation_of(template, model) < 3 or not written_here
+    return model is None or generation_of(template, model) < 3
 
 
 def describe_changes(plan: Plan) -> list[str]:
