@@ -22,8 +22,7 @@ _TRIED_LENGTHS = 48  # fold lengths near a power of two among which the one with
 _CRC32_POLYNOMIAL = 0xEDB88320  # of zip archives, bit-reflected as above
 _WORTH_COMPILED_BYTES = 2**17  # from here a compiled function gains more than its import costs (15 ms)
 
-Crc = Callable[[bytes | memoryview, int], int]
-Crc32 = Callable[[bytes | memoryview, int], int]
+Crc = Callable[[bytes | memoryview, int], int]  # (data, checksum so far) -> checksum; of either kind
 
 
 def masked(crc: int) -> int:
@@ -59,7 +58,7 @@ def crc32c(data: bytes | memoryview, previous: int = 0) -> int:
 
 
 @lru_cache(maxsize=1)
-def crc32() -> Crc32:
+def crc32() -> Crc:
     """`crc32(data, previous)`, the checksum of zip archives: zlib-ng's where it is installed, else zlib's.
 
     zlib-ng uses the processor's carry-less multiplication: measured, a tenth of zlib's time.
@@ -70,7 +69,7 @@ def crc32() -> Crc32:
         from zlib_ng import zlib_ng
     except ImportError:
         return zlib.crc32
-    compiled: Crc32 = zlib_ng.crc32
+    compiled: Crc = zlib_ng.crc32
     return compiled
 
 
@@ -81,6 +80,15 @@ def joined_crc32(first: int, second: int, second_bytes: int) -> int:
     ----------
     first, second : 0 … 2³²−1
     second_bytes : length of the second run
+
+    Returns
+    -------
+    0 … 2³²−1
+
+    Notes
+    -----
+    What follows multiplies the remainder of what stood before by `x^8` for each byte. Source: crc32_combine of zlib 1.3
+    (crc32.c), which does the same.
     """
     return _product(first, _power(second_bytes)) ^ second
 
@@ -98,7 +106,7 @@ def _power(nbytes: int) -> int:
 
 
 def _product(one: int, other: int) -> int:
-    """Of two polynomials modulo crc32's."""
+    """The product of two polynomials modulo crc32's, their bits reflected."""
     result = 0
     while other:
         if other & _ONE:

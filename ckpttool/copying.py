@@ -183,9 +183,7 @@ def _copy_through_memory(
         data = buffer if count == len(buffer) else buffer[:count]
         if checksum is not None:
             crc = checksum(data, crc)
-        written = os.pwrite(descriptor, data, offset + done)
-        if written < count:
-            write_at(descriptor, data[written:], offset + done + written)
+        write_at(descriptor, data, offset + done)
         done += count
     return crc
 

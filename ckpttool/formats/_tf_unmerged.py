@@ -59,7 +59,13 @@ class Parts:
 
 def is_temporary(name: str) -> bool:
     """Whether a folder's name is that of a save's parts."""
-    return "_temp" in name and re.fullmatch(_FOLDER, name) is not None
+    return _saved_as(name) is not None
+
+
+def _saved_as(folder_name: str) -> str | None:
+    """The name of the checkpoint whose parts a folder holds; None for another folder."""
+    match = re.fullmatch(_FOLDER, folder_name) if "_temp" in folder_name else None
+    return None if match is None else match[1]
 
 
 def part_of(prefix: str) -> tuple[int, int] | None:
@@ -86,7 +92,7 @@ def of_prefix(prefix: str, names: Iterable[str]) -> Parts | None:
     names = list(names)
     found = [parts for one in (base, f"{base}.part") if (parts := _among(folder, one, names, prefix))]
     for name in sorted(names):
-        if name.startswith(f"{base}_temp") and is_temporary(name) and re.fullmatch(_FOLDER, name)[1] == base:  # type: ignore[index]
+        if _saved_as(name) == base:
             parts = of_folder(os.path.join(folder, name))
             found += [parts] if parts else []
     if len(found) > 1:
@@ -107,10 +113,10 @@ def of_folder(folder: str) -> Parts | None:
         names = os.listdir(folder)
     except OSError:
         return None
-    match = re.fullmatch(_FOLDER, os.path.basename(folder)) if is_temporary(os.path.basename(folder)) else None
-    prefix = os.path.join(os.path.dirname(folder), match[1]) if match else folder
+    saved_as = _saved_as(os.path.basename(folder))
+    prefix = folder if saved_as is None else os.path.join(os.path.dirname(folder), saved_as)
     parts = _among(folder, "part", names, prefix)
-    if parts is None and match and any(re.fullmatch(_WRITTEN, name) for name in names):
+    if parts is None and saved_as is not None and any(re.fullmatch(_WRITTEN, name) for name in names):
         raise CorruptCheckpointError("a save that was broken off before any part had its index", path=folder)
     return parts
 
