@@ -268,7 +268,13 @@ def _differences(expected: Outputs, outputs: Outputs, rtol: float, atol: float) 
 
 
 def verify_checkpoint(source: Source, other: Source, chosen: VerifyOptions) -> Verification:
-    """Compare a source with another checkpoint, name by name, then the outputs where both hold a configuration."""
+    """Compare a source with another checkpoint, name by name, then the outputs where both hold a configuration.
+
+    Raises
+    ------
+    UsageError : the source holds no weights
+    CheckpointError : one of both cannot be read
+    """
     mine = {spec.path: spec for spec in source.template.weights()}
     theirs = {spec.path: spec for spec in other.template.weights()}
     if not mine:

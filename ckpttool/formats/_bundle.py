@@ -269,7 +269,12 @@ def read_shape(stored: bytes) -> tuple[int, ...]:
 
 
 def read_bounds(data: bytes, start: int, end: int) -> Bounds:
-    """A TensorSliceProto: an axis without a length is whole."""
+    """A TensorSliceProto: an axis without a length is whole.
+
+    Raises
+    ------
+    CorruptCheckpointError : cut off, of a negative start or length, or of too many axes
+    """
     if end > len(data):
         raise CorruptCheckpointError("a slice is cut off")
     bounds: list[tuple[int, int]] = []
@@ -300,7 +305,12 @@ def whole_bounds(bounds: Bounds, shape: tuple[int, ...]) -> Bounds:
 
 
 def check_tiling(shape: tuple[int, ...], found: list[Bounds]) -> bool:
-    """Whether boxes fill a shape exactly, without overlap; `found` is sorted."""
+    """Whether boxes fill a shape exactly, without overlap; `found` is sorted.
+
+    Raises
+    ------
+    LimitExceededError : so many boxes, cut along several axes, that comparing each two takes too long
+    """
     for box in found:
         if any(start + length > axis for (start, length), axis in zip(box, shape, strict=True)):
             return False

@@ -82,7 +82,12 @@ class ZipWriter:
         return offset
 
     def end(self) -> None:
-        """Finish the member: its size is what the file now holds, its checksum that of the bytes read back."""
+        """Finish the member: its size is what the file now holds, its checksum that of the bytes read back.
+
+        Raises
+        ------
+        OSError : it grew beyond 4 GiB and was not expected to
+        """
         member = self._members[-1]
         member.size = os.fstat(self._descriptor).st_size - member.offset
         if member.size >= _BIG and not member.wide:
