@@ -30,6 +30,7 @@ from ckpttool.source import SourceOptions, open_source
 
 from . import manifest
 from .formats.test_keras_archive import archive
+from .killed import kill_at_sizes
 from .manifest import FILES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -313,27 +314,11 @@ def test_a_run_killed_within_a_file_leaves_no_output_or_the_old_one(
     old: bytes | None, large: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.keras"
-    if old is not None:
-        output.write_bytes(old)
-    killed = 0
-    for size in (0, 2**16, 2**22, 2**24, 2**25):
-        process = subprocess.Popen(command(large, output), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-        while process.poll() is None:
-            found = [path for path in tmp_path.glob(".out*.tmp") if f"-{process.pid}-" in path.name]
-            if found and found[0].stat().st_size >= size:
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.0002)
-        process.communicate()
-        if process.returncode == -signal.SIGKILL:
-            killed += 1
-            assert (output.read_bytes() if output.exists() else None) == old
-        else:
-            assert process.returncode == 0
-            output.unlink()
-            if old is not None:
-                output.write_bytes(old)
-    assert killed >= 2
+
+    def run() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command(large, output), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    assert kill_at_sizes(run, output, (0, 2**16, 2**22, 2**24, 2**25), old) >= 2
     assert subprocess.run(command(large, output), cwd=ROOT, capture_output=True).returncode == 0
     assert not list(tmp_path.glob(".*"))
     assert assets(output) == assets(large)

@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from ckpttool.errors import OutputError, OutputExistsError
 from ckpttool.output import output_file, output_folder, sweep
 
 from .formats.test_keras_weights import groups_file
+from .killed import kill_at_sizes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,27 +47,11 @@ def test_a_killed_run_leaves_no_output_or_the_old_one(
 ) -> None:
     """Killed as soon as the temporary output is there, and then at growing sizes of it."""
     output = tmp_path / f"out{suffix}"
-    if old is not None:
-        output.write_bytes(old)
-    killed = 0
-    for size in (0, 1, 2**20, 2**24, 2**25):
-        process = start(source, output, "--overwrite", "--dtype", "float16")
-        while process.poll() is None:
-            found = [path for path in tmp_path.glob(".out*.tmp") if f"-{process.pid}-" in path.name]
-            if found and found[0].stat().st_size >= size:
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.0005)
-        process.communicate()
-        if process.returncode == -signal.SIGKILL:
-            killed += 1
-            assert (output.read_bytes() if output.exists() else None) == old
-        else:
-            assert process.returncode == 0
-            output.unlink()
-            if old is not None:
-                output.write_bytes(old)
-    assert killed >= 2
+
+    def run() -> subprocess.Popen[bytes]:
+        return start(source, output, "--overwrite", "--dtype", "float16")
+
+    assert kill_at_sizes(run, output, (0, 1, 2**20, 2**24, 2**25), old) >= 2
     assert len(left(tmp_path)) <= 1  # each run removed what the one before it left
     done = start(source, output, "--overwrite")
     done.communicate()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def test_all_ways_in_give_what_tensorflow_gives_after_its_merge(name: str) -> No
         assert {key: checksum for key, (_, _, checksum) in found.items()} == truth(name)
         message = codes(described(path))["unfinished-save"]
         assert f"'{parts.name}' were never merged; all {COUNT[name]} parts are there" in message
-    assert "image_embedding/kernel" in paths(described(folder))[-2:] or name == TF1
+    assert any(path.endswith("image_embedding/kernel") for path in paths(described(folder)))
 
 
 @pytest.mark.tensorflow
@@ -86,28 +85,22 @@ def test_a_missing_part_is_named_and_the_others_are_read(folder: Path) -> None:
     assert (
         "4 of 5 parts are there and read as one; missing: part-00003-of-00005" in codes(checkpoint)["unfinished-save"]
     )
-    lost = 0
     with open_checkpoint(folder) as reader:
-        for spec in checkpoint.weights():
-            try:
-                assert digest(reader.read(spec)) == truth(KERAS3)[spec.locator]
-            except CorruptCheckpointError as error:  # a slice of it was there
-                assert "1 of 5 parts of the save are missing" in str(error)
-                lost += 1
-    assert len(paths(checkpoint)) + 1 - lost in range(5, 9)
+        specs = {spec.name: spec for spec in checkpoint.weights()}
+        cut = specs.pop("image_embedding/kernel")  # one of its slices was there
+        with pytest.raises(CorruptCheckpointError, match="1 of 5 parts of the save are missing"):
+            reader.read(cut)
+        assert len(specs) == 7
+        for spec in specs.values():
+            assert digest(reader.read(spec)) == truth(KERAS3)[spec.locator]
 
 
 def test_without_the_part_of_the_object_graph_keys_give_the_names(folder: Path) -> None:
-    for number_ in range(5):
-        whole = Path(shutil.copytree(folder, folder.parent / f"without {number_}"))
-        for path in (whole / "ckpt-3_temp").glob(f"part-0000{number_}-*"):
-            path.unlink()
-        checkpoint = described(whole)
-        if "no-object-graph" in codes(checkpoint):
-            assert "model/_operations/1/_kernel" in paths(checkpoint)
-            break
-    else:
-        pytest.fail("no part holds the graph")
+    for path in (folder / "ckpt-3_temp").glob("part-00004-*"):
+        path.unlink()
+    checkpoint = described(folder)
+    assert "no-object-graph" in codes(checkpoint)
+    assert "model/_operations/1/_kernel" in paths(checkpoint)
 
 
 def test_a_variable_whose_slices_are_missing_is_an_error_that_says_so(tmp_path: Path) -> None:
@@ -154,7 +147,7 @@ def test_one_part_by_its_own_path_says_that_there_are_more(folder: Path) -> None
 def test_finished_checkpoints_come_first_and_the_others_are_told(folder: Path, tmp_path: Path) -> None:
     write_bundle(folder / "ckpt-2", {"a": ((2,), bytes(8))})
     checkpoint = described(folder)
-    assert paths(checkpoint) == ["a/a"] or [spec.locator for spec in checkpoint.weights()] == ["a"]
+    assert paths(checkpoint) == ["a"]
     assert "'ckpt-3'" in codes(checkpoint)["unfinished-beside"]
     (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-2"\n')
     assert "'ckpt-3'" in codes(described(folder))["unfinished-beside"]
@@ -248,4 +241,3 @@ def test_other_folders_and_names_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "other_temp").mkdir()
     assert "unfinished-beside" not in codes(described(tmp_path))
     assert _tf_unmerged.part_of("x/part-00005-of-00002") is None
-    assert os.listdir(tmp_path)
