@@ -168,9 +168,15 @@ def write_archive(source: Source, plan: Plan, path: Path, *, on_progress: OnProg
 def saved_archive(
     source: Source, plan: Plan, user: UserCode, temporary: Path, *, on_progress: OnProgress | None = None
 ) -> Iterator[Path]:
-    """Build the plan and save it under a name that Keras opens; it becomes `temporary` when the block ends well."""
+    """Build the plan and save it under a name that Keras opens; it becomes `temporary` when the block ends well.
+
+    Raises
+    ------
+    CorruptCheckpointError : the source's values have another checksum than its archive gives
+    """
     built = build_model(plan, user)
     set_weights(built, plan, source.template, source.reader, on_progress=on_progress)
+    source.opened.verify()
     with _beside(temporary, ".keras") as saved:
         save_model(built, saved)
         yield saved
@@ -204,6 +210,7 @@ def _to_tf_keras(
         _beside(temporary, ".h5") as saved,  # the temporary itself is locked, and HDF5 locks what it reads
     ):
         format_module("keras-h5").write(source.reader, source.template, saved, on_progress=on_progress)
+        source.opened.verify()
         if verify:
             with open_source(saved, SourceOptions(no_wrapper=True)) as other:
                 proof = verify_checkpoint(source, other, chosen)

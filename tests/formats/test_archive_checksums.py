@@ -13,6 +13,7 @@ import pytest
 import ckpttool
 from ckpttool.checksums import crc32, joined_crc32
 from ckpttool.errors import CorruptCheckpointError
+from ckpttool.opening import open_checkpoint
 from ckpttool.source import SourceOptions
 
 UNCHECKED = SourceOptions(checksums=False)
@@ -60,6 +61,37 @@ def test_the_optimizer_that_is_left_out_is_read_for_the_checksum_too(fixture_fil
     bad = damaged(source, tmp_path / "bad.keras", "model.weights.h5", 0.988)
     with pytest.raises(CorruptCheckpointError, match="another checksum"):
         ckpttool.unwrap(bad, tmp_path / "out.safetensors")
+
+
+@pytest.fixture
+def old_archive(fixture_files: Path, tmp_path: Path) -> Path:
+    """A `.keras` archive of tf.keras, which is built anew for Keras 3, with a bit of a weight turned."""
+    path = fixture_files / "tf-2.15-sequential-mirrored.keras"
+    with open_checkpoint(path) as reader:
+        place = reader.extent(next(reader.describe().weights()))
+    assert place is not None
+    data = bytearray(path.read_bytes())
+    data[place.offset] ^= 4
+    (tmp_path / "bad.keras").write_bytes(data)
+    return tmp_path / "bad.keras"
+
+
+def test_a_turned_bit_is_found_when_the_model_goes_to_tf_keras(old_archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(CorruptCheckpointError, match="another checksum"):
+        ckpttool.migrate(old_archive, tmp_path / "out.h5", to="tf-keras", verify=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.keras"]
+    ckpttool.migrate(old_archive, tmp_path / "out.h5", to="tf-keras", verify=False, options=UNCHECKED)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.filterwarnings("ignore")  # of Keras and TensorFlow themselves
+def test_a_turned_bit_is_found_when_the_model_is_built_anew(old_archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(CorruptCheckpointError, match="another checksum"):
+        ckpttool.unwrap(old_archive, tmp_path / "out.keras")
+    with pytest.raises(CorruptCheckpointError, match="another checksum"):
+        ckpttool.migrate(old_archive, tmp_path / "out.keras", verify=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.keras"]
+    assert ckpttool.unwrap(old_archive, tmp_path / "out.keras", options=UNCHECKED).tensors
 
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
