@@ -21,7 +21,16 @@ from .migration.plan import LayerPlan, Plan, WeightPlan, inner_model
 from .migration.planning import NotMigratedError, Replacements, make_plan
 from .migration.transformations import apply
 from .opening import recognise
-from .predicting import FreshProcess, FreshProcessError, FreshResult, OldModel, Outputs, old_model, old_outputs
+from .predicting import (
+    FreshProcess,
+    FreshProcessError,
+    FreshResult,
+    OldModel,
+    Outputs,
+    old_model,
+    old_outputs,
+    outputs_of,
+)
 from .probe import Probe
 from .reading import OnProgress, Progress, Reader
 from .reference import NoReferenceError
@@ -317,12 +326,11 @@ def _both(source: Source, other: Source, chosen: VerifyOptions, reasons: list[st
         return None
     try:
         new = old_model(other.template, other.reader, generation=_generation(other.template))
+        outputs = outputs_of(new, made)
     except (NoReferenceError, CheckpointError) as error:
         reasons.append(f"outputs not compared: {error}")
         return None
-    from .predicting import run_cases
-
-    return _compare(old, new.library, made, expected, run_cases(new, made), chosen.rtol)
+    return _compare(old, new.library, made, expected, outputs, chosen.rtol)
 
 
 def _generation(template: Checkpoint) -> int:

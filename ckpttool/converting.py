@@ -16,7 +16,7 @@ from .custom_classes import custom_notices
 from .default_names import default_name, output_format
 from .errors import EmptyResultError, UnsupportedError
 from .folding import reading_notices
-from .output import check_distinct, check_output, output_file
+from .output import OUTPUT_OPTIONS, check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress
 from .registry import format_module
 from .replicas import EqualReplicas
@@ -172,8 +172,9 @@ def _run(request: _Request) -> ConversionReport:
     with open_source(path, options) as source:
         beside = config_beside(source.path) if source.whole.config is None else None
         require_proof(source.wrapper, os.fspath(path), request.command, os.fspath(target), config_beside=beside)
-        for each in outputs:
-            check_output(each, overwrite=request.overwrite, inputs=[*source.files(), *_extra_inputs(options)])
+        for each, option in zip(outputs, OUTPUT_OPTIONS, strict=False):
+            inputs = [*source.files(), *_extra_inputs(options)]
+            check_output(each, overwrite=request.overwrite, inputs=inputs, option=option)
         if request.command == "convert":
             plan = plan_convert(source, target, format_name, weights_only=request.weights_only)
         else:
@@ -225,8 +226,9 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     try:
         built = make_plan(plan.checkpoint)
     except NotMigratedError as error:
-        line = command_line("ckpttool", "migrate", *files, "-o", os.fspath(plan.output))
-        raise UnsupportedError(f"{error.message}, with {line}", path=source.path) from error
+        kept = source.wrapper if request.command == "convert" else None
+        message = conversion_notes.not_rebuilt(error, kept, files, plan.output)
+        raise UnsupportedError(message, path=source.path) from error
     proof = command_line("ckpttool", "verify", files[0], os.fspath(plan.output), *files[1:])
     notes = (*plan.notes, *describe_changes(built), f"to prove it: {proof}")
     return replace(plan, notes=notes, migration=built)

@@ -200,6 +200,22 @@ def old_outputs(old: OldModel, *, seed: int) -> tuple[list[Case], Outputs]:
     raise NoReferenceError(f"{old.library} does not run it: {_line(problem) if problem else ''}")
 
 
+def outputs_of(other: OldModel, made: Sequence[Case]) -> Outputs:
+    """The outputs of another model for the inputs that the first one took.
+
+    Raises
+    ------
+    NoReferenceError : it does not take them: it is another model
+    """
+    import tensorflow as tf
+
+    try:
+        return run_cases(other, made)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        reason = _line(error).partition(" Inputs received:")[0]  # behind it all of their values
+        raise NoReferenceError(f"the second model does not take the first one's inputs: {reason}") from error
+
+
 def run_cases(old: OldModel, made: Sequence[Case]) -> Outputs:
     """A model's outputs for each case."""
     with _without_advice():

@@ -195,3 +195,15 @@ def test_an_archive_that_keras_does_not_load_is_not_verified(fixture_files: Path
     found = ckpttool.verify(fixture_files / SOURCE, tmp_path / "broken.keras", predict=False)
     assert not found.verified
     assert found.not_verified
+
+
+@pytest.mark.tensorflow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("pair", [(SOURCE, "keras-2.2.4-sequential.h5"), ("keras-3.15-deep.keras", SOURCE)])
+def test_models_of_different_inputs_are_not_equal(pair: tuple[str, str], fixture_files: Path) -> None:
+    found = ckpttool.verify(fixture_files / pair[0], fixture_files / pair[1])
+    assert found.sentence().startswith("NOT EQUAL: 0 of ")
+    assert found.not_verified[0].startswith(
+        "outputs not compared: the second model does not take the first one's inputs: Layer "
+    )
+    assert found.not_verified[0].endswith("input tensors.")
