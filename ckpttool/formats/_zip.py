@@ -158,8 +158,11 @@ class ZipArchive:
     def _member(self, entry: zipfile.ZipInfo) -> Member:
         name = entry.filename
         parts = name.removesuffix("/").split("/")
-        if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts) or ":" in parts[0]:
-            raise UnsafeCheckpointError(f"refused member name '{_shown(name)}'", path=self.path)
+        odd = any(part in ("", ".", "..") or "\\" in part for part in parts) or ":" in parts[0]
+        if odd or "\0" in entry.orig_filename:  # zipfile ends the name there
+            raise UnsafeCheckpointError(f"refused member name '{_shown(entry.orig_filename)}'", path=self.path)
+        if name.endswith("/") and entry.file_size:
+            raise UnsafeCheckpointError(f"member '{_shown(name)}' is a folder that holds bytes", path=self.path)
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise UnsafeCheckpointError(f"member '{_shown(name)}' is a link", path=self.path)
         if entry.flag_bits & _ENCRYPTED:
