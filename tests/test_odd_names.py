@@ -49,8 +49,7 @@ def grouped(path: Path, datasets: list[str], **titles: Any) -> Path:
 def values(path: Path) -> dict[str, list[float]]:
     with open_checkpoint(path) as reader:
         checkpoint = reader.describe()
-        every = [*checkpoint.weights(), *checkpoint.optimizer_tensors()]
-        return {spec.name: reader.read(spec).ravel().tolist() for spec in every}
+        return {spec.name: reader.read(spec).ravel().tolist() for spec in checkpoint.weights()}
 
 
 def kept(path: Path, *suffixes: str) -> None:
