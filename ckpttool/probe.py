@@ -133,7 +133,7 @@ class Probe:
         if self._zip is None and self.head.startswith(ZIP_MAGIC):
             from .formats._zip import ZipArchive
 
-            self._zip = ZipArchive(self.path, self.limits)
+            self._zip = ZipArchive(self.path, self.limits, verify=self.options.checksums)
         return self._zip
 
     def _is_prefix(self) -> bool:
