@@ -479,3 +479,12 @@ def test_a_declared_size_is_not_believed(tmp_path: Path) -> None:
     with pytest.raises(CorruptCheckpointError, match="'assets/big'"):
         convert(path, tmp_path / "out.keras")
     assert [each.name for each in tmp_path.iterdir()] == ["x.keras"]
+
+
+def test_a_file_of_a_folder_that_changes_while_it_is_read(unpacked: Path) -> None:
+    with open_checkpoint(unpacked) as reader:
+        _, asset = next(iter(reader.describe().all_assets().values()))
+        with (unpacked / asset.locator).open("ab") as file:
+            file.write(b"more")
+        with pytest.raises(CorruptCheckpointError, match="became another while it was read"):
+            list(reader.asset_chunks(asset))

@@ -133,12 +133,18 @@ class Reader(Closing):
                 f"the asset file '{asset.locator}' is no file, but a link to a folder or nothing, a pipe or a device",
                 path=self._path,
             )
+        done = 0
         try:
             with path.open("rb") as file:
                 while chunk := file.read(BLOCK_BYTES):
+                    done += len(chunk)
                     yield chunk
         except OSError as error:
             raise UnreadableError(f"'{asset.locator}' cannot be read: {error.strerror}", path=self._path) from error
+        if done != asset.nbytes:
+            raise CorruptCheckpointError(
+                f"the asset file '{asset.locator}' became another while it was read; try again", path=self._path
+            )
 
     def _open_weights(self, name: str | None) -> WeightsReader:
         if name == PICKLED_WEIGHTS:
