@@ -103,10 +103,8 @@ def _named_by_groups(model: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
 
 def freezing_marks_layers(checkpoint: Checkpoint) -> bool:
     """Whether the writer marks the layers of a frozen model: tf.keras since TF 1.14, Keras 3 [see flat_order]."""
-    version = checkpoint.written_by.keras or ""
-    number = version.removesuffix("-tf").split(".")
-    parts = tuple(int(part) for part in number[:3] if part.isdecimal())
-    return parts >= (2, 2, 4) if version.endswith("-tf") else parts >= (2, 4)
+    parts = checkpoint.written_by.keras_numbers
+    return parts >= ((2, 2, 4) if (checkpoint.written_by.keras or "").endswith("-tf") else (2, 4))
 
 
 def _assign_template(checkpoint: Checkpoint, model: ModelConfig, weighted: Sequence[Layer], path: object) -> Checkpoint:

@@ -25,6 +25,8 @@ def config_beside(path: Path) -> str | None:
     """The path of a JSON file with the checkpoint's stem, or None. It is offered to the user, never used unasked."""
     stem = path.name.removesuffix(path.suffix)
     for name in dict.fromkeys((f"{stem}.json", f"{stem.removesuffix('.weights')}.json")):
+        if not (path.parent / name).is_file():
+            continue
         try:
             with (path.parent / name).open("rb") as file:
                 if file.read(64).lstrip()[:1] == b"{":
@@ -132,7 +134,7 @@ def _keras_files(folder: Path, limits: Limits) -> Iterator[Path]:
 
 def _by_numbers(path: Path) -> list[tuple[int, int, str]]:
     """`weights.9-0.52.hdf5` before `weights.10-0.48.hdf5`."""
-    parts = re.split(r"(\d+)", path.name)
+    parts = re.split(r"(\d{1,18})", path.name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+_MAX_DIGITS = 19
 ITEM_BYTES: dict[str, int] = {
     "bool": 1,
     "int8": 1,
@@ -112,6 +113,14 @@ class Layer:
             yield from layer.all_tensors()
 
 
+def whole_number(text: str) -> int | None:
+    """The number that a text of decimal digits stands for; None of other texts, and of more digits than any file has.
+
+    Python refuses to read more than 4,300 digits, with a ValueError.
+    """
+    return int(text) if len(text) < _MAX_DIGITS and text.isdecimal() else None
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenBy:
     """Versions as the file states them; None where it does not."""
@@ -123,8 +132,13 @@ class WrittenBy:
     @property
     def keras_major(self) -> int | None:
         """1, 2 or 3; None where the file states no version."""
-        head = (self.keras or "").split(".", 1)[0]
-        return int(head) if head.isdecimal() else None
+        return whole_number((self.keras or "").split(".", 1)[0])
+
+    @property
+    def keras_numbers(self) -> tuple[int, ...]:
+        """The first three numbers of the version: (2, 2, 4) of `2.2.4-tf`; () where the file states none."""
+        parts = map(whole_number, (self.keras or "").removesuffix("-tf").split(".")[:3])
+        return tuple(number for number in parts if number is not None)
 
 
 @dataclass(frozen=True, slots=True)

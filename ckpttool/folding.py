@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 AVERAGE_SLOTS = frozenset({"ExponentialMovingAverage", "average", "ema"})
-_REPLICA = re.compile(r"replica_(\d+)")
+_REPLICA = re.compile(r"replica_(\d{1,9})")
 _SHOWN = 5
 
 Copies = dict[tuple[str, ...], dict[int, TensorSpec]]  # path of the variable -> number of the replica -> its copy

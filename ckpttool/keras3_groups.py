@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .assets import FOLDER
-from .checkpoint import Asset, Checkpoint, Layer, Role, TensorSpec
+from .checkpoint import Asset, Checkpoint, Layer, Role, TensorSpec, whole_number
 from .errors import UnsupportedError
 from .flat_order import holds_model
 from .keras3_layout import LAYERS, LOOKUPS, Part, group_names, is_custom, parts_of, plain_class, stored_variables
@@ -44,8 +44,11 @@ class StoredGroup:
 
 def _held(path: str, title: str | None, found: Mapping[str, TensorSpec]) -> StoredGroup:
     """A group of variables by their stored names: numbers, which are counted anew, or names of the layer's own."""
-    if all(name.isdecimal() for name in found):
-        return StoredGroup(path, title, tuple(found[name] for name in sorted(found, key=int)))
+    numbers = {name: whole_number(name) for name in found}
+    if None not in numbers.values():
+        return StoredGroup(
+            path, title, tuple(found[name] for name in sorted(found, key=lambda name: numbers[name] or 0))
+        )
     return StoredGroup(path, title, tuple(found.values()), tuple(found))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 5  # layers in one message: more do not help
 MODEL_NAMES = ("model", "functional", "sequential")  # as Keras names models that got no name
-_NUMBERED = re.compile(r"(.*?)(?:_(\d+))?")
+_NUMBERED = re.compile(r"(.*?)(?:_(\d{1,18}))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Limits:
             name, _, value = setting.partition("=")
             if name not in names:
                 raise UsageError(f"unknown limit '{name}'; limits are {', '.join(sorted(names))}")
-            if not value.isdecimal() or int(value) == 0:
+            if not value.isdecimal() or len(value) > 18 or int(value) == 0:
                 raise UsageError(f"limit '{name}' takes a whole number above zero, not '{value}'")
             changes[name] = int(value)
         return replace(self, **changes)

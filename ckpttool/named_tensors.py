@@ -34,7 +34,7 @@ def names(checkpoint: Checkpoint) -> list[tuple[str, TensorSpec]]:
             try:
                 spec.name.encode("utf-8")
             except UnicodeEncodeError:
-                raise UnsupportedError(f"the name of tensor {spec.name!a} is no text") from None
+                raise UnsupportedError(f"the name of tensor {spec.name!a} is no text of UTF-8; write '.h5'") from None
         named[spec.name] = spec
     return list(named.items())
 

@@ -194,8 +194,7 @@ def layouts(class_name: str, config: Json, written_by: WrittenBy) -> list[Layout
     class_name, config : of the optimizer itself, wrappers around it taken off
     written_by : Keras up to 1.2 states no version
     """
-    version = written_by.keras or "1"
-    numbers = tuple(int(part) for part in version.removesuffix("-tf").split(".")[:3] if part.isdecimal())
+    version, numbers = written_by.keras or "1", written_by.keras_numbers or (1,)
     if numbers >= (3,):
         return _keras3(class_name, config, numbers)
     if numbers >= (2, 11) and not config.get("is_legacy_optimizer"):

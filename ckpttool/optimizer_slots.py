@@ -23,6 +23,7 @@ class Optimizer:
     class_name: str
     config: Json
     wrappers: tuple[str, ...] = ()  # classes around it, outermost first
+    own: bool = False  # a class of the user's, which may have the name of one of Keras's and other slots
 
 
 def optimizer_of(training_config: str | None) -> Optimizer | None:
@@ -53,8 +54,20 @@ def optimizer_of(training_config: str | None) -> Optimizer | None:
             class_name = bare
         elif str(config.get("name", "")) == f"Distributed{class_name}":
             wrappers.append(f"Distributed{class_name}")
-        return Optimizer(class_name, config, tuple(wrappers))
+        return Optimizer(class_name, config, tuple(wrappers), _is_own(entry))
     return None
+
+
+def _is_own(entry: Mapping[str, Any]) -> bool:
+    """Whether the class comes from a module that is not Keras's or Horovod's, or from a package with a name of its own.
+
+    `Custom>` tells nothing: tf.keras 2.13 to 2.15 writes `Custom>Adam` of its own Adam into HDF5.
+    """
+    module = entry.get("module")
+    root = module.partition(".")[0] if isinstance(module, str) else "keras"
+    names = (entry["class_name"], entry.get("registered_name"))
+    packages = {name.rpartition(">")[0] for name in names if isinstance(name, str)}
+    return root not in _ROOTS or not packages <= {"", "Custom"}
 
 
 def reduced_training_config(training_config: str, optimizer: Optimizer) -> str:
@@ -97,7 +110,7 @@ def named_slots(
     the layout, and the same entries with `slot` and `slot_of`; None where the table, the counts or the shapes do not
     fit, or names contradict
     """
-    for layout in layouts(optimizer.class_name, optimizer.config, written_by):
+    for layout in () if optimizer.own else layouts(optimizer.class_name, optimizer.config, written_by):
         found = _named_by(layout, entries, variables)
         if found is not None:
             return layout, found
@@ -137,6 +150,7 @@ def _contradicts(spec: TensorSpec, slot: str, variable: TensorSpec) -> bool:
     return False
 
 
+_ROOTS = frozenset(("keras", "tf_keras", "tensorflow", "horovod"))
 _VARIABLES = frozenset("kernel bias gamma beta embeddings recurrent_kernel depthwise_kernel pointwise_kernel".split())
 
 

@@ -15,6 +15,7 @@ from .reading import ReadOptions
 if TYPE_CHECKING:
     from .formats._hdf5 import Hdf5File
     from .formats._tf_places import Place
+    from .formats._zip import ZipArchive
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -68,6 +69,7 @@ class Probe:
         self.is_dir = self.is_prefix = False  # a prefix is no file: files of a TensorFlow checkpoint begin with it
         self.head, self.size_bytes = b"", 0
         self._hdf5: Hdf5File | None = None
+        self._zip: ZipArchive | None = None
         self._place: list[Place | None] = []
         try:
             status = self.path.stat()
@@ -135,6 +137,14 @@ class Probe:
             self._hdf5 = Hdf5File(self.path, self.limits)
         return self._hdf5
 
+    def zip(self) -> ZipArchive | None:
+        """The opened zip archive, or None where the path is none."""
+        if self._zip is None and self.head.startswith(ZIP_MAGIC):
+            from .formats._zip import ZipArchive
+
+            self._zip = ZipArchive(self.path, self.limits, verify=self.options.checksums)
+        return self._zip
+
     def _is_prefix(self) -> bool:
         from .formats._tf_places import is_prefix
 
@@ -153,6 +163,9 @@ class Probe:
         if self._hdf5 is not None:
             self._hdf5.close()
             self._hdf5 = None
+        if self._zip is not None:
+            self._zip.close()
+            self._zip = None
 
     def unknown(self, tried: list[str]) -> UnknownFormatError:
         """The error that says what the content is when no format recognises it."""

@@ -169,7 +169,7 @@ def inside(parts: Sequence[str], layer: Sequence[str]) -> tuple[str, ...]:
 
 def numbered(name: str) -> tuple[str, int]:
     """A name without its number, in small letters, and the number: `("dense", 3)`; 0 where it has none."""
-    match = re.fullmatch(r"(.*?)_(\d+)", name.lower())
+    match = re.fullmatch(r"(.*?)_(\d{1,18})", name.lower())
     return (match.group(1), int(match.group(2))) if match else (name.lower(), 0)
 
 

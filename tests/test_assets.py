@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,9 +22,12 @@ from ckpttool.errors import (
     CheckpointError,
     CorruptCheckpointError,
     LimitExceededError,
+    UnreadableError,
     UnsafeCheckpointError,
     UnsupportedError,
 )
+from ckpttool.formats._zip import ZipArchive
+from ckpttool.formats._zip_writing import ZipWriter
 from ckpttool.inspecting import inspect
 from ckpttool.limits import Limits
 from ckpttool.opening import open_checkpoint
@@ -350,3 +355,121 @@ def test_verify_compares_the_files_of_two_archives(tmp_path: Path) -> None:
     found = verify(PARALLEL, archive(tmp_path / "other.keras", other), predict=False)
     assert found.differing == ("words/vocabulary.txt", "kinds/vocabulary.txt")
     assert not found.verified
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Path:
+    """The archive as a folder, as `save(zipped=False)` writes it."""
+    with zipfile.ZipFile(PLAIN) as file:
+        file.extractall(tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "nothing", "itself", "folder", "outside", "device"])
+def test_what_is_no_file_in_a_folder_is_listed_and_not_copied(kind: str, unpacked: Path, tmp_path: Path) -> None:
+    odd = unpacked / "assets" / "odd"
+    if kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(odd.parent):
+            server.bind("odd")
+    else:
+        targets = {
+            "nothing": "nowhere",
+            "itself": "odd",
+            "folder": "layers",
+            "outside": tmp_path,
+            "device": "/dev/zero",
+        }
+        odd.symlink_to(targets[kind])
+    assert "odd" in [each["path"] for each in inspect(unpacked).to_json()["assets"]]
+    with pytest.raises(UnsafeCheckpointError, match=r"'assets/odd' is (no file|a link out of the folder)"):
+        convert(unpacked, tmp_path / "out.keras")
+    assert convert(unpacked, tmp_path / "out.npz").assets_left_out == 7
+    assert not (tmp_path / "out.keras").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "metadata.json", "model.weights.h5"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_a_folders_own_files_must_be_files(name: str, kind: str, unpacked: Path) -> None:
+    (unpacked / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(unpacked / name)
+    elif kind == "folder":
+        (unpacked / name).mkdir()
+    else:
+        (unpacked / name).symlink_to("/dev/zero")
+    with pytest.raises(UnreadableError, match="no file"):
+        inspect(unpacked)
+
+
+@pytest.mark.parametrize("name", [b"back\\slash", b"new\nline", b"not utf-8 \xff", b"\xe2\x80\xae"])
+def test_names_that_no_archive_should_hold(name: bytes, unpacked: Path, tmp_path: Path) -> None:
+    Path(os.fsdecode(os.path.join(bytes(unpacked), b"assets", name))).write_bytes(b"x")
+    with pytest.raises(UnsupportedError, match="has a name that may not stand in an archive"):
+        convert(unpacked, tmp_path / "out.keras")
+    assert convert(unpacked, tmp_path / "out.npz").assets_left_out == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("assets/a\0b", r"assets/a\\x00b"), ("assets/a\\b", ""), ("assets/../a", ""), ("/assets/a", "")]
+)
+def test_refused_member_names(name: str, shown: str, tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.keras", {**members(PLAIN), name.replace("\0", "?"): b"x"})
+    path.write_bytes(path.read_bytes().replace(b"assets/a?b", b"assets/a\0b"))
+    with pytest.raises(UnsafeCheckpointError, match=f"refused member name '{shown}"):
+        inspect(path)
+
+
+def test_a_folder_entry_holds_no_bytes(tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.keras", {**members(PLAIN), "assets/a/": b"x"})
+    with pytest.raises(UnsafeCheckpointError, match="'assets/a/' is a folder that holds bytes"):
+        inspect(path)
+    path = archive(tmp_path / "y.keras", {**members(PLAIN), "assets/a/": b""})
+    assert inspect(path).whole
+
+
+def test_names_that_differ_by_case_or_form_alone_stay_apart(tmp_path: Path) -> None:
+    odd = {f"assets/{name}": name.encode() for name in ("A", "a", "\u00e9", "e\u0301", " ", "CON", "C:", "-o")}
+    path = archive(tmp_path / "x.keras", {**members(PLAIN), **odd})
+    convert(path, tmp_path / "out.keras")
+    assert assets(tmp_path / "out.keras") == assets(path)
+
+
+def test_an_archive_of_more_members_than_zip_counts(tmp_path: Path) -> None:
+    """65,535 and more are counted by zip64 alone."""
+    for count in (65_534, 65_535, 66_000):
+        path = tmp_path / f"{count}.zip"
+        with path.open("w+b") as file:
+            writer = ZipWriter(file.fileno())
+            for number in range(count):
+                writer.add(str(number), b"")
+            writer.close()
+        with zipfile.ZipFile(path) as file:
+            assert len(file.namelist()) == count
+        read = ZipArchive(path, Limits())
+        assert len(read.members) == count
+        read.close()
+
+
+def test_a_declared_size_is_not_believed(tmp_path: Path) -> None:
+    """Three gigabytes in the directory and in the header, ten bytes in the file."""
+    path = archive(tmp_path / "x.keras", {**members(PLAIN), "assets/big": b"0123456789"}, zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    name = data.index(b"assets/big")
+    data[name - 8 : name - 4] = (3_000_000_000).to_bytes(4, "little")
+    name = data.rindex(b"assets/big")
+    data[name - 22 : name - 18] = (3_000_000_000).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(CorruptCheckpointError, match="'assets/big'"):
+        convert(path, tmp_path / "out.keras")
+    assert [each.name for each in tmp_path.iterdir()] == ["x.keras"]
+
+
+def test_a_file_of_a_folder_that_changes_while_it_is_read(unpacked: Path) -> None:
+    with open_checkpoint(unpacked) as reader:
+        _, asset = next(iter(reader.describe().all_assets().values()))
+        with (unpacked / asset.locator).open("ab") as file:
+            file.write(b"more")
+        with pytest.raises(CorruptCheckpointError, match="became another while it was read"):
+            list(reader.asset_chunks(asset))

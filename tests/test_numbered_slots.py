@@ -115,6 +115,11 @@ def layer(config: dict[str, Any], place: int) -> dict[str, Any]:
     [
         (lambda config: optimizer(config).update(class_name="Yogi"), "they are not those of Yogi for 4"),
         (lambda config: optimizer(config).update(class_name="Lamb"), "they are not those of Lamb for 4"),
+        (lambda config: optimizer(config).update(class_name=["Muon"]), "does not say which optimizer"),
+        (lambda config: optimizer(config).update(class_name="mine>Muon"), "not those of Muon"),
+        (lambda config: optimizer(config).update(module="mine"), "not those of Muon"),
+        (lambda config: optimizer(config).update(registered_name="mine>Muon"), "not those of Muon"),
+        (lambda config: config.update(compile_config=["Muon"]), "does not say which optimizer"),
         (lambda config: optimizer(config)["config"].update(exclude_layers=["z"]), "not those of Muon"),
         (lambda config: optimizer(config)["config"].update(exclude_embeddings=False), "not those of Muon"),
         (lambda config: config["compile_config"].pop("optimizer"), "does not say which optimizer"),

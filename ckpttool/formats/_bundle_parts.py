@@ -76,7 +76,9 @@ class JoinedBundle(Bundle):
             number = self._shards.setdefault(part.shard_path(entry.shard), len(self._shards))
             known[key] = entry._replace(shard=number)
         elif (other.dtype, other.shape) != (entry.dtype, entry.shape) or bool(other.slices) != bool(entry.slices):
-            raise CorruptCheckpointError(f"{what}: two parts describe it differently", path=self.index)
+            raise CorruptCheckpointError(
+                f"{what}: two parts describe it differently; give the path of the part to read", path=self.index
+            )
         elif (other.size, other.crc) != (entry.size, entry.crc):
             raise CorruptCheckpointError(
                 f"{what}: two parts hold different values of it; give the path of the part to read", path=self.index

@@ -26,7 +26,7 @@ from ..limits import Limits
 from ..reading import Extent
 from ._hdf5_datasets import H5PY_ERRORS, DatasetInfo, Hdf5Dataset, shown
 from ._hdf5_groups import Hdf5Group, damaged
-from ._hdf5_heap import sound_heaps
+from ._hdf5_heap import every_heap_is_sound, sound_heaps
 from ._window import Window
 
 __all__ = ["DatasetInfo", "Hdf5Dataset", "Hdf5File", "Hdf5Group", "numpy_dtype"]
@@ -57,17 +57,21 @@ class Hdf5File:
         self._seen_objects = 0
         try:
             if window is None:
+                if not path.is_file():  # HDF5 would wait for the other end of a pipe
+                    raise UnreadableError("no file", path=path)
                 self._file = h5py.File(path, "r", locking="best-effort")
             else:
                 self._file = h5py.File(window, "r")
             _bound_cache(self._file.id)
+        except UnreadableError:
+            raise
         except OSError as error:
             raise _open_error(path, error) from error
         except (RuntimeError, ValueError, KeyError) as error:
             raise CorruptCheckpointError("HDF5 that cannot be opened; the file is damaged", path=path) from error
         self.size_bytes = path.stat().st_size if window is None else window.nbytes
         self._descriptor: int | None = None
-        self._sound: dict[int, bool] = {}  # addresses of groups whose heaps were looked at
+        self._sound: dict[int, bool] = {}  # addresses of objects whose heaps were looked at
         self._heaps: dict[int, bool] = {}  # addresses of heaps that were walked, and whether HDF5 can
 
     def close(self) -> None:
@@ -119,18 +123,28 @@ class Hdf5File:
             self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         return self._descriptor
 
-    def heaps_are_sound(self, group_id: h5g.GroupID) -> bool:
-        """Whether HDF5 can read a group's texts of variable length without walking in circles; checked once a group."""
-        address = int(h5o.get_info(group_id).addr)
+    def heaps_are_sound(self, identifier: h5g.GroupID | h5d.DatasetID) -> bool:
+        """Whether HDF5 can read an object's texts of variable length without walking in circles; checked once each."""
+        address = int(h5o.get_info(identifier).addr)
         if address not in self._sound:
-            base = self._start + self._file.userblock_size
-            size = self.size_bytes
-
-            def read_at(offset: int, nbytes: int) -> bytes:
-                return os.pread(self.open_descriptor(), min(nbytes, size), base + offset) if offset < size else b""
-
-            self._sound[address] = sound_heaps(read_at, address, size, self._heaps)
+            plain = self._has_plain_sizes()
+            self._sound[address] = plain and sound_heaps(self._read_at, address, self.size_bytes, self._heaps)
         return self._sound[address]
+
+    def every_heap_is_sound(self) -> bool:
+        """The same of all texts in the file; reads the whole file once."""
+        return self._has_plain_sizes() and every_heap_is_sound(self._read_at, self.size_bytes, self._heaps)
+
+    def _has_plain_sizes(self) -> bool:
+        """Whether addresses and lengths have eight bytes, as in all files of h5py; others are not looked into."""
+        return bool(self._file.id.get_create_plist().get_sizes() == (8, 8))
+
+    def _read_at(self, offset: int, nbytes: int) -> bytes:
+        """Bytes as they are, fewer at the end; offsets count from the superblock, where HDF5's addresses begin."""
+        if offset >= self.size_bytes:
+            return b""
+        base = self._start + self._file.userblock_size
+        return os.pread(self.open_descriptor(), min(nbytes, self.size_bytes), base + offset)
 
     def open_dataset(self, path: str, access: h5py.h5p.PropDAID) -> h5d.DatasetID:
         """Open a dataset again by a path whose links were checked before."""

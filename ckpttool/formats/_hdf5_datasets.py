@@ -53,6 +53,10 @@ class _File(Protocol):
 
     def outside(self, extent: Extent) -> Extent | None: ...
 
+    def heaps_are_sound(self, identifier: h5d.DatasetID) -> bool: ...
+
+    def every_heap_is_sound(self) -> bool: ...
+
 
 class Hdf5Dataset:
     """A dataset, checked by `info` before anything of it is read."""
@@ -96,7 +100,7 @@ class Hdf5Dataset:
         if properties.get_external_count():
             raise self._unsafe("keeps its values in another file (external storage)")
         shape = tuple(int(length) for length in self._id.shape or ())
-        dtype, native = _dtype_name(type_id, self._id)
+        dtype, native = _dtype_name(type_id, self._id, self._file)
         if self._id.get_space().get_simple_extent_type() == h5s.NULL:
             return DatasetInfo((0,), dtype, None, "holds no values (a null dataspace)")
         filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
@@ -165,6 +169,9 @@ class Hdf5Dataset:
             return
         dtype = numpy_dtype(info.dtype)
         try:
+            if info.dtype == "string" and self._id.get_type().is_variable_str():
+                if not self._file.every_heap_is_sound():
+                    raise CorruptCheckpointError(f"the texts of '{shown(self.path)}' are damaged", path=self._file.path)
             dataset = h5py.Dataset(self._with_chunk_cache(info.shape, dtype.itemsize))
             for selection in _selections(info.shape, max(1, max_bytes // max(1, dtype.itemsize))):
                 yield _decoded(dataset, selection, info.dtype, dtype)
@@ -224,7 +231,7 @@ def plain_blocks(file: _File, path: str, info: DatasetInfo, max_bytes: int) -> I
         yield np.frombuffer(data, dtype)
 
 
-def _dtype_name(type_id: h5t.TypeID, dataset: h5d.DatasetID) -> tuple[str, bool]:
+def _dtype_name(type_id: h5t.TypeID, dataset: h5d.DatasetID, file: _File) -> tuple[str, bool]:
     """Logical dtype, and whether the stored bytes are its little-endian form."""
     if type_id.equal(h5t.IEEE_F32LE):
         return "float32", True
@@ -232,7 +239,7 @@ def _dtype_name(type_id: h5t.TypeID, dataset: h5d.DatasetID) -> tuple[str, bool]
     if kind == h5t.STRING:
         return "string", False
     if kind == h5t.OPAQUE:
-        name = _stated_dtype(dataset)
+        name = _stated_dtype(dataset, file)
         if name is None and type_id.get_size() == 2:
             name = "bfloat16"  # Keras 3 stores ml_dtypes.bfloat16 as two opaque bytes
         if name is not None and ITEM_BYTES[name] == type_id.get_size():
@@ -255,13 +262,15 @@ def _decoded(dataset: h5py.Dataset, selection: tuple[int | slice, ...], name: st
     return np.ascontiguousarray(values, dtype).reshape(-1)
 
 
-def _stated_dtype(dataset: h5d.DatasetID) -> str | None:
+def _stated_dtype(dataset: h5d.DatasetID, file: _File) -> str | None:
     """The dataset's own attribute `dtype`, as Keras 3 and our writer mark opaque bytes; None where it says nothing."""
     if not h5a.exists(dataset, b"dtype"):
         return None
     attribute = h5a.open(dataset, b"dtype")
     if attribute.get_type().get_class() != h5t.STRING or attribute.shape != ():
         return None
+    if attribute.get_type().is_variable_str() and not file.heaps_are_sound(dataset):
+        raise CorruptCheckpointError("the text of the attribute 'dtype' is damaged", path=file.path)
     value = h5py.Dataset(dataset).attrs["dtype"]
     name = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
     return name if name.startswith(("bfloat16", "float8")) and name in ITEM_BYTES else None

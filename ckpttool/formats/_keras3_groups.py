@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ..checkpoint import Layer, Role, TensorSpec
+from ..checkpoint import Layer, Role, TensorSpec, whole_number
 from ..errors import CorruptCheckpointError
 from ._hdf5 import Hdf5Dataset, Hdf5File, Hdf5Group
 
@@ -107,7 +107,7 @@ class Groups:
                 )
             info = dataset.info()
             locator = f"{shard}{_SHARD_SEPARATOR}{dataset.path}" if shard else dataset.path
-            position = int(name) if name.isdecimal() else None
+            position = whole_number(name)
             spec = TensorSpec((*path, name), info.shape, info.dtype, role, locator=locator, position=position)
             if info.offset is not None and info.unreadable is None:
                 self.offsets[locator] = info.offset

@@ -21,7 +21,7 @@ from ..reading import OnProgress, Reader, asset_chunks
 from ..transforms import OWN_CLASS
 from ._hdf5_writing import allocate, writing
 from ._window import WriteWindow
-from ._zip_writing import ZipWriter
+from ._zip_writing import MAX_NAME_BYTES, ZipWriter
 
 Place = tuple[TensorSpec, int]  # a tensor and where its values go in the output, in bytes
 
@@ -92,13 +92,15 @@ def _asset_members(groups: Sequence[StoredGroup]) -> Iterator[tuple[str, Asset]]
 
     Raises
     ------
-    UnsupportedError : two files come to one place, or a name is no text
+    UnsupportedError : two files come to one place, or a name is not one that every reader of archives takes
     """
     seen: set[str] = set()
     for group in groups:
         for asset in group.assets:
             name = FOLDER + (f"{group.path}/" if group.path else "") + asset.place
-            if name in seen or not name.isprintable():
+            if "\\" in name or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
+                raise UnsupportedError(f"the asset file {asset.locator!a} has a name that may not stand in an archive")
+            if name in seen:
                 raise UnsupportedError(f"the asset file {asset.locator!a} has no place of its own in the output")
             seen.add(name)
             yield name, asset
@@ -149,6 +151,9 @@ def _lay_out(file: h5py.File, groups: Sequence[StoredGroup], base: int) -> list[
     """Make the groups, with the names that Keras notes since 3.6, and room for tensors; offsets count `base` in."""
     places: list[Place] = []
     for each in groups:
+        for text in (each.path, each.title or "", *each.names):
+            if not _is_utf8(text):
+                raise UnsupportedError(f"the name {text!a} is no text of UTF-8, as Keras 3 needs it; write '.h5'")
         group = file.require_group(f"{each.path}/vars" if each.path else "vars")
         if each.title is not None:
             group.attrs["name"] = each.title
@@ -157,3 +162,11 @@ def _lay_out(file: h5py.File, groups: Sequence[StoredGroup], base: int) -> list[
             if offset is not None:
                 places.append((spec, base + offset))
     return places
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text

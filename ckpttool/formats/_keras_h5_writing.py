@@ -159,7 +159,7 @@ def _weight_names(layer: Layer, tensors: list[TensorSpec]) -> Iterator[tuple[str
 
 def _checked(name: str) -> str:
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
-        raise UnsupportedError(f"the name '{name}' cannot be a path in HDF5")
+        raise UnsupportedError(f"the name '{name}' cannot be a path in HDF5; write '.safetensors'")
     try:
         name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -196,7 +196,7 @@ def _write_names(group: h5py.Group, attribute: str, names: list[str]) -> None:
         _write_list(group, attribute, np.array([], np.float64))
         return
     if encoded.dtype.itemsize > ATTRIBUTE_LIMIT_BYTES:
-        raise UnsupportedError(f"a name of {encoded.dtype.itemsize:,} bytes is too long for an HDF5 attribute")
+        raise UnsupportedError(f"a name of {encoded.dtype.itemsize:,} bytes is too long for HDF5; write '.safetensors'")
     parts = 1
     while any(piece.nbytes > ATTRIBUTE_LIMIT_BYTES for piece in np.array_split(encoded, parts)):
         parts += 1

@@ -6,7 +6,7 @@ they are code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,14 +69,20 @@ def version_in_meta(path: Path) -> str | None:
         return None  # it says nothing that the checkpoint itself needs
 
 
-def replicas_beside(prefix: str) -> tuple[tuple[str, str], ...]:
-    """What a checkpoint's `.meta` file tells of replicas, as metadata of its description."""
+def replicas_beside(prefix: str, keys: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """What a checkpoint's `.meta` file tells of replicas, as metadata of its description: see `wrappers._graph`.
+
+    Parameters
+    ----------
+    prefix : of the checkpoint
+    keys : under which its tensors are stored
+    """
     path = Path(f"{prefix}.meta")
     if not path.is_file():
         return ()
     from ._meta_replicas import replicas_in_meta
 
-    found = replicas_in_meta(path)
+    found = replicas_in_meta(path, keys)
     return () if found is None else ((GRAPH_REPLICAS, " ".join(map(str, found))),)
 
 

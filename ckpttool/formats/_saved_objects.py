@@ -90,6 +90,8 @@ class SavedModelFile:
 
     def _add_keras_metadata(self, path: Path) -> None:
         """Nodes {2 node_id, 3 node_path, 4 identifier, 5 metadata}; node 0 has no id."""
+        if not path.is_file():
+            return
         try:
             if path.stat().st_size > self._limits.max_config_bytes:
                 raise LimitExceededError("too large for Keras metadata", path=path, limit="max_config_bytes")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..checkpoint import Layer, Notice, Role, TensorSpec
+from ..checkpoint import Layer, Notice, Role, TensorSpec, whole_number
 
 _SLOTS = frozenset(
     """Adam Momentum Adagrad RMSProp Adadelta Ftrl AdaMax Nadam LARS LAMB AdamW Lookahead SGDW ExponentialMovingAverage
@@ -84,7 +84,12 @@ def _roles(tensors: Mapping[str, Stored]) -> Roles:
     copies: dict[str, str] = {}
     for name in tensors:
         original, mark, number = name.rpartition("/replica_")
-        if mark and number.isdecimal() and original in tensors and tensors[original].shape == tensors[name].shape:
+        if (
+            mark
+            and whole_number(number) is not None
+            and original in tensors
+            and tensors[original].shape == tensors[name].shape
+        ):
             copies[name] = original
     for name, each in tensors.items():
         if "/" in name and name not in copies and (found := _slot(name, each, tensors)) is not None:

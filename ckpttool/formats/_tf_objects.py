@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..checkpoint import Notice, Role, TensorSpec
+from ..checkpoint import Notice, Role, TensorSpec, whole_number
 from . import _tf_layer_names, _tf_names
 from ._bundle import Bundle, Entry
 from ._object_graph import KEY, Attribute, ObjectGraph
@@ -246,8 +246,8 @@ class _Walk:
             operations = self._graph.children[children["_operations"]]
             self._visited.add(children["_operations"])
             for name, child in sorted(operations.items(), key=_numeric):
-                if name.isdecimal():
-                    yield f"layer-{name}", child, int(name)
+                if (number := whole_number(name)) is not None:
+                    yield f"layer-{name}", child, number
         later = []
         for name, child in children.items():
             if name.startswith(_WEIGHTED) or _is_position(name) or name in ("_operations", "_functional"):
@@ -376,7 +376,8 @@ def _content(entry: Entry) -> tuple[object, ...]:
 
 def _numeric(item: tuple[str, int]) -> tuple[object, ...]:
     """Keys with numbers in numeric order: `variables/2` before `variables/10`."""
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in item[0].split("/"))
+    parts = [(part, whole_number(part)) for part in item[0].split("/")]
+    return tuple((1, 0, part) if number is None else (0, number, "") for part, number in parts)
 
 
 def _is_optimizer(children: Mapping[str, int]) -> bool:

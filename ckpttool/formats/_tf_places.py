@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 BUNDLE, V1, SAVED_MODEL = "tf-checkpoint", "tf-checkpoint-v1", "saved-model"
 
 # Patterns are compiled when they are used: few paths need one, and all of them at import cost as much as a listing.
-_SHARD = r"(?s)(.*)\.data-(\d{5})-of-(\d{5})"
-_V1_SHARD = r"(?s)(.*)-(\d{5})-of-(\d{5})"
+_SHARD = r"(?s)(.*)\.data-([0-9]{5})-of-([0-9]{5})"
+_V1_SHARD = r"(?s)(.*)-([0-9]{5})-of-([0-9]{5})"
 _STATED = rb"(?m)^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*\"((?:[^\"\\]|\\.)*)\""
 _ESCAPE = rb"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 _PLAIN_ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
@@ -209,6 +209,8 @@ def _unfinished(folder: str) -> list[Place]:
 
 
 def _is_table(path: str) -> bool:
+    if not os.path.isfile(path):
+        return False
     try:
         with open(path, "rb") as file:
             file.seek(-len(_table.MAGIC), os.SEEK_END)
@@ -330,7 +332,7 @@ def _unescaped(text: bytes) -> str:
 
     def plain(match: re.Match[bytes]) -> bytes:
         code = match[1]
-        if code[:1].isdigit():
+        if code[:1] in b"01234567":
             return bytes([int(code, 8) & 255])
         if code[:1] == b"x" and len(code) > 1:
             return bytes([int(code[1:], 16)])
@@ -354,6 +356,7 @@ def _chosen(folder: Path, places: list[Place], newest: Place | None, step: int |
         fitting = [place for place in places if steps[place.prefix] == step]
         fitting = fitting or [place for place in unfinished if step_of(place.prefix) == step]
         if not fitting:
+            known = sorted({*known, *(n for place in unfinished if (n := step_of(place.prefix)) is not None)})
             raise UsageError(f"holds no checkpoint of step {step}; it holds {_listed(known) or 'none'}", path=folder)
         if len(fitting) > 1:
             names = ", ".join(sorted(os.path.basename(place.prefix) for place in fitting))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from ..checkpoint import Notice
 from ..errors import CorruptCheckpointError, UsageError
 
-_PART = r"(?s)(.*)-(\d{5})-of-(\d{5})\.index"
+_PART = r"(?s)(.*)-([0-9]{5})-of-([0-9]{5})\.index"
 _FOLDER = r"(?s)(.*)_temp(?:_[0-9a-f]{32})?"
-_WRITTEN = r"(?s)part-\d{5}-of-\d{5}\.(?:data-|index).*"
+_WRITTEN = r"(?s)part-[0-9]{5}-of-[0-9]{5}\.(?:data-|index).*"
 _SHOWN = 5
 
 

@@ -104,6 +104,7 @@ class ZipArchive:
     ----------
     path : the archive
     limits : bounds on members and sizes
+    verify : compare the checksums of members that are read
 
     Raises
     ------
@@ -112,9 +113,10 @@ class ZipArchive:
     LimitExceededError : too many members, or more bytes than the bounds
     """
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits, *, verify: bool = True) -> None:
         self.path = path
         self._limits = limits
+        self._verified = verify
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -158,8 +160,11 @@ class ZipArchive:
     def _member(self, entry: zipfile.ZipInfo) -> Member:
         name = entry.filename
         parts = name.removesuffix("/").split("/")
-        if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts) or ":" in parts[0]:
-            raise UnsafeCheckpointError(f"refused member name '{_shown(name)}'", path=self.path)
+        odd = any(part in ("", ".", "..") or "\\" in part for part in parts) or ":" in parts[0]
+        if odd or "\0" in entry.orig_filename:  # zipfile ends the name there
+            raise UnsafeCheckpointError(f"refused member name '{_shown(entry.orig_filename)}'", path=self.path)
+        if name.endswith("/") and entry.file_size:
+            raise UnsafeCheckpointError(f"member '{_shown(name)}' is a folder that holds bytes", path=self.path)
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise UnsafeCheckpointError(f"member '{_shown(name)}' is a link", path=self.path)
         if entry.flag_bits & _ENCRYPTED:
@@ -175,9 +180,15 @@ class ZipArchive:
                 f"the header of member '{_shown(name)}' says other things than the directory", path=self.path
             )
         told = not flags & 0x8 and 0xFFFFFFFF not in (packed, size)
-        if told and (packed, size, crc) != (entry.compress_size, entry.file_size, entry.CRC):
+        if told and (packed, size) != (entry.compress_size, entry.file_size):
             raise CorruptCheckpointError(
                 f"the header of member '{_shown(name)}' says other sizes than the directory", path=self.path
+            )
+        if told and self._verified and crc != entry.CRC:
+            raise CorruptCheckpointError(
+                f"the header of member '{_shown(name)}' gives another checksum than the directory; the file is damaged "
+                "(--no-checksum reads it as it is)",
+                path=self.path,
             )
         if offset + entry.compress_size > os.fstat(self._file.fileno()).st_size:
             raise CorruptCheckpointError(f"member '{_shown(name)}' ends behind the end of the file", path=self.path)
@@ -276,11 +287,18 @@ class ZipArchive:
                     path=self.path,
                     limit="max_inflation" if bound < max_bytes else None,
                 )
-            crc = crc32()(part, crc)
+            crc = crc32()(part, crc) if self._verified else 0
             yield part
-        if done != member.size_bytes or crc != member.crc32:
+        if done != member.size_bytes:
             raise CorruptCheckpointError(
-                f"member '{_shown(member.name)}' has another checksum than the archive gives; the file is damaged",
+                f"member '{_shown(member.name)}' holds {done:,} bytes and declares {member.size_bytes:,}; the file is "
+                "damaged",
+                path=self.path,
+            )
+        if self._verified and crc != member.crc32:
+            raise CorruptCheckpointError(
+                f"member '{_shown(member.name)}' has another checksum than the archive gives; the file is damaged, try "
+                "another copy (--no-checksum reads it as it is)",
                 path=self.path,
             )
 

@@ -19,6 +19,8 @@ _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 _BIG = 0xFFFFFFFF
+MAX_NAME_BYTES = 0xFFFF
+_MAX_COUNT = 0xFFFF  # members that the end record of plain zip counts; as many say that zip64's has the number
 _ZIP64_FROM = 2**31  # sizes that are only estimated: HDF5 adds its own structures to the values
 _CHUNK_BYTES = 2**20
 _REGULAR_FILE = 0o600 << 16
@@ -108,10 +110,11 @@ class ZipWriter:
         directory = b"".join(map(self._entry, self._members))
         start, count = self._end, len(self._members)
         tail = b""
-        if start >= _BIG:
+        if start >= _BIG or count > _MAX_COUNT:
             tail = _END64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, len(directory), start)
             tail += _LOCATOR.pack(b"PK\x06\x07", 0, start + len(directory), 1)
-        tail += _END.pack(b"PK\x05\x06", 0, 0, count, count, len(directory), min(start, _BIG), 0)
+        tail += _END.pack(b"PK\x05\x06", 0, 0, min(count, _MAX_COUNT), min(count, _MAX_COUNT), len(directory),
+                          min(start, _BIG), 0)  # fmt: skip
         _pwrite(self._descriptor, directory + tail, start)
 
     @staticmethod

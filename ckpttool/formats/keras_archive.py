@@ -33,7 +33,6 @@ from ..reading import BLOCK_BYTES, Closing, Extent, Match
 from ..transforms import OWN_CLASS
 from ._hdf5 import Hdf5File
 from ._keras3_writing import write_archive as write
-from ._zip import ZIP_MAGIC, ZipArchive
 from .keras_weights import Reader as WeightsReader
 from .keras_weights import open_window
 
@@ -53,14 +52,9 @@ def sniff(probe: Probe) -> Match | None:
     if probe.is_dir:
         found = _weights_name(probe.names)
         return Match(FORMAT, f"folder with {CONFIG} and {found}") if found and CONFIG in probe.names else None
-    if not probe.head.startswith(ZIP_MAGIC):
-        return None
-    archive = ZipArchive(probe.path, probe.limits)
-    try:
-        found = _weights_name(archive.members)
-        return Match(FORMAT, f"zip with {CONFIG} and {found}") if found and CONFIG in archive.members else None
-    finally:
-        archive.close()
+    archive = probe.zip()
+    found = None if archive is None else _weights_name(archive.members)
+    return Match(FORMAT, f"zip with {CONFIG} and {found}") if archive and found and CONFIG in archive.members else None
 
 
 def _weights_name(names: Any) -> str | None:
@@ -73,11 +67,8 @@ class Reader(Closing):
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._path = probe.path
-        self._archive: ZipArchive | None = None
-        names: Any = probe.names
-        if not probe.is_dir:
-            self._archive = ZipArchive(probe.path, probe.limits)
-            names = self._archive.members
+        self._archive = probe.zip()
+        names: Any = probe.names if self._archive is None else self._archive.members
         try:
             self._assets = list(self._asset_files())
             self._config = self._text(CONFIG, probe.limits.max_config_bytes)
@@ -109,12 +100,15 @@ class Reader(Closing):
                 if name.startswith(FOLDER) and not name.endswith("/"):
                     yield name, member.size_bytes
             return
-        for folder, folders, names in os.walk(self._path / FOLDER):
+        for folder, folders, names in os.walk(self._path / FOLDER, onerror=self._unlisted):
             folders.sort()
-            for name in sorted(names):
-                path = Path(folder, name)
-                if path.is_file():
-                    yield path.relative_to(self._path).as_posix(), path.stat().st_size
+            for name in sorted([*names, *(name for name in folders if os.path.islink(os.path.join(folder, name)))]):
+                path = Path(folder, name)  # what is no file is listed too, and cannot be read
+                yield path.relative_to(self._path).as_posix(), path.stat().st_size if path.is_file() else 0
+
+    def _unlisted(self, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise UnreadableError(f"its asset files cannot be listed: {error.strerror}", path=self._path) from error
 
     def asset_chunks(self, asset: Asset) -> Iterator[bytes]:
         """The bytes of an asset file as they come; a member of an archive is counted and checked against its checksum.
@@ -122,24 +116,35 @@ class Reader(Closing):
         Raises
         ------
         CorruptCheckpointError, LimitExceededError : other or more bytes than the archive says
-        UnsafeCheckpointError : a link that leads out of the folder
+        UnsafeCheckpointError : a link that leads out of the folder, or what is no file
         """
         if self._archive is not None:
             yield from self._archive.chunks(asset.locator)
             return
         path = self._path / asset.locator
-        if not path.resolve().is_relative_to(self._path.resolve()):
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._path)):
             raise UnsafeCheckpointError(
                 f"the asset file '{asset.locator}' is a link out of the folder; copy the folder with its links "
                 "followed (cp -rL) and give the copy",
                 path=self._path,
             )
+        if not path.is_file():
+            raise UnsafeCheckpointError(
+                f"the asset file '{asset.locator}' is no file, but a link to a folder or nothing, a pipe or a device",
+                path=self._path,
+            )
+        done = 0
         try:
             with path.open("rb") as file:
                 while chunk := file.read(BLOCK_BYTES):
+                    done += len(chunk)
                     yield chunk
         except OSError as error:
             raise UnreadableError(f"'{asset.locator}' cannot be read: {error.strerror}", path=self._path) from error
+        if done != asset.nbytes:
+            raise CorruptCheckpointError(
+                f"the asset file '{asset.locator}' became another while it was read; try again", path=self._path
+            )
 
     def _open_weights(self, name: str | None) -> WeightsReader:
         if name == PICKLED_WEIGHTS:
@@ -159,6 +164,8 @@ class Reader(Closing):
         if self._archive is not None:
             data = self._archive.read(name, max_bytes)
         else:
+            if (self._path / name).exists() and not (self._path / name).is_file():
+                raise UnreadableError(f"'{name}' is no file", path=self._path)
             try:
                 with (self._path / name).open("rb") as file:
                     data = file.read(max_bytes + 1)
@@ -178,8 +185,6 @@ class Reader(Closing):
         """Release the archive."""
         if hasattr(self, "_weights"):
             self._weights.close()
-        if self._archive is not None:
-            self._archive.close()
         self._probe.close()
 
     def verify(self) -> None:

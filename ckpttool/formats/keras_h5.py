@@ -77,7 +77,8 @@ class Reader(Closing):
         """Groups as layers, in `layer_names` order, each with its flat list of tensors in `weight_names` order."""
         root = self._file.root
         config = root.text("model_config")
-        weights = root.group("model_weights")
+        listed = config is None and root.has_texts("layer_names")  # then a layer may have any name
+        weights = root if listed else root.group("model_weights")
         if weights is None:
             if config is not None:
                 raise CorruptCheckpointError("a model configuration without weights; it is incomplete", path=self._path)

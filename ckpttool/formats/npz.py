@@ -22,8 +22,7 @@ from ..named_tensors import assign, grouped, names, tensor
 from ..probe import Probe
 from ..reading import BLOCK_BYTES, Closing, Extent, Match, OnProgress, Progress
 from ..reading import Reader as SourceReader
-from ._zip import ZIP_MAGIC, ZipArchive
-from ._zip_writing import ZipWriter
+from ._zip_writing import MAX_NAME_BYTES, ZipWriter
 
 __all__ = ["FORMAT", "SIGNS", "Reader", "assign", "sniff", "write"]
 
@@ -51,31 +50,30 @@ class _Place(NamedTuple):
 
 def sniff(probe: Probe) -> Match | None:
     """Recognise a zip whose members are all arrays."""
-    if probe.is_dir or not probe.head.startswith(ZIP_MAGIC):
+    archive = probe.zip()
+    if not archive or not archive.members or not all(name.endswith(SUFFIX) for name in archive.members):
         return None
-    archive = ZipArchive(probe.path, probe.limits)
-    try:
-        members = archive.members
-        fits = bool(members) and all(name.endswith(SUFFIX) for name in members)
-        return Match(FORMAT, f"a zip of {len(members)} '{SUFFIX}' members") if fits else None
-    finally:
-        archive.close()
+    return Match(FORMAT, f"a zip of {len(archive.members)} '{SUFFIX}' members")
 
 
 class Reader(Closing):
     """One `.npz` archive."""
 
     def __init__(self, probe: Probe) -> None:
+        self._probe = probe
         self._path = probe.path
         self._limits = probe.limits
-        self._archive = ZipArchive(probe.path, probe.limits)
+        archive = probe.zip()
+        if archive is None:
+            raise self._corrupt("no zip archive")
+        self._archive = archive
         self._verified = probe.options.checksums
         self._closed = False
         self._places: dict[str, _Place] = {}
         try:
             specs = [self._tensor(member) for member in self._archive.members]
         except BaseException:
-            self._archive.close()
+            self.close()
             raise
         layers, loose = grouped(specs)
         self._described = Checkpoint(FORMAT, "zip", "weights", layers, loose)
@@ -83,7 +81,7 @@ class Reader(Closing):
     def close(self) -> None:
         """Release the archive."""
         self._closed = True
-        self._archive.close()
+        self._probe.close()
 
     def _tensor(self, member: str) -> TensorSpec:
         name = member.removesuffix(SUFFIX)
@@ -113,7 +111,10 @@ class Reader(Closing):
             if b"'descr': [" in text:
                 return _Place(member, np.dtype("V1"), False, start, "is a structured array"), (), "structured"
             raise self._corrupt(f"member '{member}' has a header that is not NumPy's")
-        shape = tuple(int(part.strip(b" L")) for part in found["shape"].split(b",") if part.strip())
+        try:
+            shape = tuple(int(part.strip(b" L")) for part in found["shape"].split(b",") if part.strip())
+        except ValueError as error:
+            raise self._corrupt(f"member '{member}' has a header that is not NumPy's") from error
         if math.prod(shape) > self._limits.max_tensor_bytes:
             raise LimitExceededError(
                 f"member '{member}' declares shape {shape}", path=self._path, limit="max_tensor_bytes"
@@ -249,9 +250,11 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
 def _check(name: str, spec: TensorSpec) -> None:
     if spec.dtype not in ITEM_BYTES:
         raise UnsupportedError(f"{name}: '.npz' of arrays holds no {spec.dtype} tensors")
+    if len(name.encode()) + len(SUFFIX) > MAX_NAME_BYTES:
+        raise UnsupportedError(f"a name of {len(name):,} characters is too long for an archive; write '.safetensors'")
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts) or ":" in parts[0]:
-        raise UnsupportedError(f"the name '{name}' may not stand in an archive")
+        raise UnsupportedError(f"the name '{name}' may not stand in an archive; write '.safetensors'")
 
 
 def _write_values(reader: SourceReader, spec: TensorSpec, descriptor: int, offset: int) -> None:

@@ -203,8 +203,11 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
 
     named = names(checkpoint)
     for name, spec in named:
-        if spec.dtype not in DTYPES or name == METADATA:
-            raise UnsupportedError(f"{name}: safetensors holds no {spec.dtype} tensors of that name")
+        if spec.dtype not in DTYPES:
+            other = "; write '.h5' or '.npz'" if spec.dtype in ITEM_BYTES else ""
+            raise UnsupportedError(f"{name}: safetensors holds no {spec.dtype} tensors{other}")
+        if name == METADATA:
+            raise UnsupportedError(f"{name}: safetensors holds no tensor of that name; write '.h5' or '.npz'")
     offsets: dict[str, int] = {}
     end = 0
     for name, spec in sorted(named, key=_narrowness):

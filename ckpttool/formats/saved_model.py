@@ -110,7 +110,7 @@ class Reader(Closing):
     def _asset(self) -> dict[str, Any] | None:
         path = self._folder / "assets" / "saved_model.json"
         try:
-            if path.stat().st_size > self._limits.max_config_bytes:
+            if not path.is_file() or path.stat().st_size > self._limits.max_config_bytes:
                 return None
             document = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):

@@ -122,7 +122,7 @@ class Reader(Closing):
             return (("layout", "object-based"),)
         from ._meta_graph import replicas_beside
 
-        return (("layout", "name-based"), *replicas_beside(self._place.prefix))
+        return (("layout", "name-based"), *replicas_beside(self._place.prefix, self.bundle.entries))
 
     def _version(self) -> str | None:
         """TensorFlow's version in the `.meta` file beside the checkpoint, where there is one."""

@@ -129,7 +129,7 @@ class Reader(Closing):
             layers=tuple(placed.layers),
             loose=tuple(placed.loose),
             written_by=WrittenBy(tensorflow=version_in_meta(Path(f"{_without_shard(self._place.prefix)}.meta"))),
-            metadata=(("layout", "name-based"), *replicas_beside(_without_shard(self._place.prefix))),
+            metadata=(("layout", "name-based"), *replicas_beside(_without_shard(self._place.prefix), self._variables)),
             warnings=(*self._place.notices, *placed.notices),
         )
 

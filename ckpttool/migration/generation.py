@@ -75,9 +75,8 @@ def version_of(written_by: WrittenBy) -> tuple[tuple[int, ...], bool]:
 
     tf.keras said `2.2.4-tf` up to TF 2.1 and `2.3.0-tf` in TF 2.2; later ones state a number beyond 2.3.
     """
-    version = written_by.keras or ""
-    numbers = tuple(int(part) for part in version.removesuffix("-tf").split(".")[:3] if part.isdecimal())
-    return numbers, version.endswith("-tf") or numbers >= (2, 4)
+    numbers = written_by.keras_numbers
+    return numbers, (written_by.keras or "").endswith("-tf") or numbers >= (2, 4)
 
 
 def corners_sampled(written_by: WrittenBy, model: ModelConfig) -> bool:

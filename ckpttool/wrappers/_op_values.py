@@ -149,7 +149,7 @@ def _whole(value: Any) -> int:
     """A number that is whole, also where a division made it a float, or the only one of a list."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
         raise _UnknownError
     return int(value)
 
@@ -202,7 +202,7 @@ def _cast(given: Operation) -> Any:
 
 
 def _truncated(value: Any) -> Any:
-    return value if isinstance(value, float) and value == int(value) else _whole(value)
+    return value if isinstance(value, float) and value.is_integer() else _whole(value)
 
 
 def _stack(given: Operation) -> list[Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import random
+import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -121,3 +125,105 @@ def test_the_sum_is_zlibs_with_and_without_the_package(installed: bool, monkeypa
     data = random.Random(3).randbytes(300_001)
     assert crc32()(data[777:], crc32()(data[:777], 0)) == zlib.crc32(data)
     crc32.cache_clear()
+
+
+def header_of(data: bytes, member: str) -> tuple[int, int]:
+    """Where the checksum of a member stands: in its own header, and in the directory."""
+    return data.index(member.encode()) - 30 + 14, data.rindex(member.encode()) - 46 + 16
+
+
+@pytest.mark.parametrize("places", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("suffix", [".safetensors", ".keras", ".weights.h5"])
+def test_a_changed_checksum_is_found_wherever_it_stands(
+    archive: Path, tmp_path: Path, places: tuple[int, ...], suffix: str
+) -> None:
+    data = bytearray(archive.read_bytes())
+    for place in places:
+        data[header_of(data, "model.weights.h5")[place]] ^= 1
+    bad = tmp_path / "bad.keras"
+    bad.write_bytes(data)
+    with pytest.raises(CorruptCheckpointError, match=r"another checksum .*--no-checksum"):
+        ckpttool.convert(bad, tmp_path / f"out{suffix}")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.keras"]
+    assert ckpttool.convert(bad, tmp_path / f"out{suffix}", options=UNCHECKED).tensors
+
+
+@pytest.mark.parametrize(
+    ("member", "old", "new"), [("config.json", b"top_bn", b"top_bm"), ("metadata.json", b"3.15", b"3.14")]
+)
+def test_a_changed_text_is_found_and_can_be_read_as_it_is(
+    archive: Path, tmp_path: Path, member: str, old: bytes, new: bytes
+) -> None:
+    bad = tmp_path / "bad.keras"
+    bad.write_bytes(archive.read_bytes().replace(old, new))
+    with pytest.raises(CorruptCheckpointError, match=rf"'{member}' has another checksum .*--no-checksum"):
+        ckpttool.convert(bad, tmp_path / "out.npz")
+    assert ckpttool.convert(bad, tmp_path / "out.npz", options=UNCHECKED).tensors
+
+
+def test_a_changed_asset_is_found_where_it_is_copied(fixture_files: Path, tmp_path: Path) -> None:
+    member = "assets/layers/string_lookup/vocabulary.txt"
+    bad = damaged(fixture_files / "keras-3.15-lookup.keras", tmp_path / "bad.keras", member, 0.5)
+    with pytest.raises(CorruptCheckpointError, match=rf"'{member}' has another checksum .*--no-checksum"):
+        ckpttool.convert(bad, tmp_path / "out.keras")
+    assert ckpttool.convert(bad, tmp_path / "out.keras", options=UNCHECKED).assets_kept == 6
+
+
+class Stream(io.RawIOBase):
+    """What cannot be sought in: zipfile then writes sizes and checksums behind the members."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.data += data
+        return len(data)
+
+
+@pytest.mark.parametrize("kind", ["behind", "behind, deflated", "zip64"])
+def test_checksums_behind_members_and_in_zip64_are_compared_too(kind: str, archive: Path, tmp_path: Path) -> None:
+    stream = io.BytesIO() if kind == "zip64" else Stream()
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(stream, "w") as new:
+        for name in old.namelist():
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED if "deflated" in kind else zipfile.ZIP_STORED
+            with new.open(info, "w", force_zip64=kind == "zip64") as member:
+                member.write(old.read(name))
+    sound = tmp_path / "sound.keras"
+    sound.write_bytes(stream.getvalue() if isinstance(stream, io.BytesIO) else stream.data)
+    assert ckpttool.convert(sound, tmp_path / "a.safetensors").tensors
+    if "deflated" not in kind:
+        bad = damaged(sound, tmp_path / "bad.keras", "model.weights.h5", 0.99)
+        with pytest.raises(CorruptCheckpointError, match="another checksum"):
+            ckpttool.convert(bad, tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("where", ["same", "inside", "tail", "across the end", "start of the file", "end of the file"])
+def test_tensors_that_overlap_are_no_damage_and_hide_none(where: str, archive: Path, tmp_path: Path) -> None:
+    """One dataset is moved onto another in HDF5's own structures; the checksum is that of the changed file."""
+    with zipfile.ZipFile(archive) as file:
+        texts = {name: file.read(name) for name in file.namelist()}
+    weights = bytearray(texts["model.weights.h5"])
+    found: list[tuple[int, int]] = []
+    with h5py.File(io.BytesIO(weights)) as file:
+        file.visititems(lambda _, item: found.append((item.id.get_storage_size(), item.id.get_offset()))
+                        if isinstance(item, h5py.Dataset) and item.id.get_offset() else None)  # fmt: skip
+    (size, offset), (large, other) = min(found), max(found)
+    targets = {"same": other, "inside": other + 8, "tail": other + large - size, "across the end": other + large - 4,
+               "start of the file": 8, "end of the file": len(weights) - size}  # fmt: skip
+    place = weights.index(struct.pack("<QQ", offset, size))
+    weights[place : place + 8] = targets[where].to_bytes(8, "little")
+    sound = tmp_path / "sound.keras"
+    with zipfile.ZipFile(sound, "w") as new:
+        for name, data in texts.items():
+            new.writestr(name, bytes(weights) if name == "model.weights.h5" else data)
+    for suffix in (".safetensors", ".h5", ".keras"):
+        assert ckpttool.convert(sound, tmp_path / f"out{suffix}").tensors
+    for fraction in (0.995, 0.98):
+        bad = damaged(sound, tmp_path / "bad.keras", "model.weights.h5", fraction)
+        with pytest.raises(CorruptCheckpointError):
+            ckpttool.convert(bad, tmp_path / "bad.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -241,3 +242,47 @@ def test_other_folders_and_names_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "other_temp").mkdir()
     assert "unfinished-beside" not in codes(described(tmp_path))
     assert _tf_unmerged.part_of("x/part-00005-of-00002") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["P_temp/part-00000-of-00001.index", "P/x.index", "P/x-00000-of-00002", "P/checkpoint"]
+)
+def test_pipes_are_not_waited_for(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError):
+        described(path.parent)
+    with pytest.raises(CheckpointError):
+        described(tmp_path / "P")
+
+
+def test_only_plain_digits_number_a_part(tmp_path: Path) -> None:
+    folder = parts(tmp_path / "P_temp", {"dense/kernel": ((2,), bytes(8))})
+    shutil.copy(folder / "part-00000-of-00001.index", folder / "part-0000\u0660-of-00002.index")
+    assert paths(described(tmp_path / "P")) == ["dense/kernel"]
+
+
+def test_the_steps_of_unfinished_saves_are_named_too(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "m-5", {"dense/kernel": ((2,), bytes(8))})
+    parts(tmp_path / "m-7_temp", {"dense/kernel": ((2,), bytes(8))})
+    with (
+        pytest.raises(UsageError, match="no checkpoint of step 9; it holds 5, 7"),
+        open_checkpoint(tmp_path, read=ReadOptions(step=9)),
+    ):
+        pass
+
+
+def test_hundreds_of_parts_and_a_declared_flood(tmp_path: Path) -> None:
+    parts(tmp_path / "P_temp", *({f"dense_{number}/kernel": ((2,), bytes(8))} for number in range(300)))
+    assert len(paths(described(tmp_path / "P"))) == 300
+    parts(tmp_path / "Q_temp", {"dense/kernel": ((2,), bytes(8))}, count=99_999)
+    assert len(codes(described(tmp_path / "Q"))["unfinished-save"]) < 400
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    folder = parts(tmp_path / "P_temp", {"dense/kernel": ((2,), bytes(8))})
+    (folder / "P_temp").symlink_to(folder)
+    (folder / "part-00000-of-00002.index").symlink_to("part-00000-of-00002.index")
+    for path in (tmp_path / "P", folder, folder / "P_temp" / "P_temp", tmp_path):
+        assert paths(described(path)) == ["dense/kernel"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from ..manifest import FILES, entry, tagged
 from ..tensorflow_files import message, write_bundle
 
 NAME = "keras-2.2.4-multi-gpu-graph"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -96,6 +99,7 @@ def node(name: str, kind: str, *inputs: str) -> bytes:
 
 SLICES = (node("replica_0/a/Slice", "Slice", "x", "b", "s"), node("replica_1/b/Slice", "Slice", "x", "b", "s"))
 JOIN = node("out/concat", "ConcatV2", "replica_0/net/top/Add", "replica_1/net/top/Add", "axis")
+VARIABLE = node("dense/kernel", "VarHandleOp")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,7 @@ JOIN = node("out/concat", "ConcatV2", "replica_0/net/top/Add", "replica_1/net/to
         ((*SLICES, node("c", "ConcatV2", "a", "b", "axis"), JOIN), True),
         (SLICES, False),
         ((JOIN,), False),
+        ((SLICES[0], node("replica_1/b/Slice", "Slice", "x", "replica_1/b/Slice/begin", "s"), JOIN), False),  # channels
         ((SLICES[0], JOIN), False),  # a call without its slice
         ((SLICES[0], node("replica_1/b/Slice", "Slice", "y"), JOIN), False),  # of another input
         ((*SLICES, node("replica_2/c/Slice", "Slice", "x"), JOIN), False),  # a slice without its call
@@ -117,7 +122,7 @@ JOIN = node("out/concat", "ConcatV2", "replica_0/net/top/Add", "replica_1/net/to
 )
 def test_what_a_graph_must_hold(tmp_path: Path, nodes: tuple[bytes, ...], proven: bool) -> None:
     write_bundle(tmp_path / "m", {"dense/kernel": ((2,), bytes(8))})
-    (tmp_path / "m.meta").write_bytes(message(2, *nodes))
+    (tmp_path / "m.meta").write_bytes(message(2, VARIABLE, *nodes))
     assert (evidence(tmp_path / "m") is not None) == proven
 
 
@@ -125,3 +130,80 @@ def test_variables_in_the_replicas_scopes_are_no_wrapper(tmp_path: Path) -> None
     write_bundle(tmp_path / "m", {"replica_0/kernel": ((2,), bytes(8)), "replica_1/kernel": ((2,), bytes(8))})
     (tmp_path / "m.meta").write_bytes(message(2, *SLICES, JOIN))
     assert evidence(tmp_path / "m") is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "proven"),
+    [
+        ((VARIABLE,), True),
+        ((node("dense/kernel", "VariableV2"), node("other/kernel", "VariableV2")), True),
+        ((node("dense/kernel/part_0", "VariableV2"), node("dense/kernel/part_1", "VariableV2")), True),
+        ((node("dense/kernel_1", "VarHandleOp"),), False),
+        ((node("dense/kernel", "Const"),), False),
+        ((), False),
+    ],
+)
+def test_the_graph_of_another_model_proves_nothing(tmp_path: Path, variables: tuple[bytes, ...], proven: bool) -> None:
+    write_bundle(tmp_path / "m", {"dense/kernel": ((2,), bytes(8))})
+    (tmp_path / "m.meta").write_bytes(message(2, *SLICES, *variables, JOIN))
+    assert (evidence(tmp_path / "m") is not None) == proven
+
+
+CALLS = [f"replica_{number}/net/x" for number in range(100_000)]
+HOSTILE = {
+    "nodes": message(1) * 3_000_000,
+    "slices": node("replica_0/a/Slice", "Slice", "x") * 500_000,
+    "joins": node("c", "ConcatV2", "replica_0/a/b", "x") * 500_000,
+    "inputs": node("replica_0/a/Slice", "Slice", *(["x"] * 2_000_000)),
+    "calls": node("c", "ConcatV2", *CALLS, "axis"),
+    "name": node("n" * 30_000_000, "ConcatV2", "replica_0/a/b"),
+    "input": node("c", "ConcatV2", "replica_0/" + "n" * 30_000_000),
+}
+MEASURE = """
+import resource, sys, time
+from pathlib import Path
+from ckpttool.formats._meta_replicas import replicas_in_meta
+before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+print(replicas_in_meta(Path(sys.argv[1]), ["dense/kernel"]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - started)
+"""
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_graphs_take_bounded_time_and_memory(kind: str, tmp_path: Path) -> None:
+    """Besides the file itself, which is mapped."""
+    meta = tmp_path / "m.meta"
+    meta.write_bytes(message(2, *SLICES, VARIABLE, HOSTILE[kind], JOIN))
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(meta)], capture_output=True, text=True, cwd=ROOT, timeout=120, check=True
+    )
+    grown, seconds = map(float, run.stdout.splitlines()[1].split())
+    assert grown * 1024 < meta.stat().st_size + 40 * 2**20
+    assert seconds < 20
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a\x80",
+        b"\x12\xff\xff\xff\xff\x0f",
+        b"\x12\x80\x80\x80\x80\x08",
+        b"\x0a" + b"\xff" * 11,
+        b"\x0b" * 1000,
+        b"\0" * 1000,
+    ],
+)
+def test_what_is_no_graph_proves_nothing(tmp_path: Path, data: bytes) -> None:
+    write_bundle(tmp_path / "m", {"dense/kernel": ((2,), bytes(8))})
+    for content in (data, data + message(2, *SLICES, VARIABLE, JOIN), message(1) + data + b"replica_0/replica_1/"):
+        (tmp_path / "m.meta").write_bytes(content)
+        assert evidence(tmp_path / "m") is None
+
+
+def test_names_across_the_pieces_that_are_searched_are_found(tmp_path: Path) -> None:
+    """A file is searched for them in pieces of a megabyte."""
+    start = len(message(2, SLICES[0], b"")) - SLICES[0].index(b"replica_0/")
+    for shift in range(-3, 24):
+        filler = message(1, message(5, bytes(2**20 - start - 60 + shift)))
+        (tmp_path / "m.meta").write_bytes(message(2, filler, *SLICES, VARIABLE, JOIN))
+        assert replicas_in_meta(tmp_path / "m.meta", ["dense/kernel"]) is not None

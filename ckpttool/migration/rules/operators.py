@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...checkpoint import whole_number
 from ...keras_config import Json, LayerConfig, TensorRef
 from ..plan import Call, LayerSpec
 from ._rule import Arguments, Context, NotMigratableError, Rule, Ruled, plain, table
@@ -274,9 +275,13 @@ def _inputs(layer: LayerConfig, call: Call) -> list[Any]:
     first = call.positional[0]
     tensors = list(first) if isinstance(first, list) else [first]
     stored = layer.config.get("constants")
-    constants = {int(key): plain(value) for key, value in stored.items()} if isinstance(stored, Mapping) else {}
+    constants = (
+        {whole_number(key): plain(value) for key, value in stored.items()} if isinstance(stored, Mapping) else {}
+    )
     if not all(isinstance(each, TensorRef) for each in tensors):
         raise NotMigratableError("its inputs are not tensors")
+    if not all(place is not None and place < len(tensors) + len(constants) for place in constants):
+        raise NotMigratableError("its constants have no places among its inputs")
     found = []
     for place in range(len(tensors) + len(constants)):
         found.append(constants[place] if place in constants else tensors.pop(0))
