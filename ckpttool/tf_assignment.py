@@ -278,6 +278,8 @@ def _pick(variable: Variable, tensors: Sequence[TensorSpec]) -> TensorSpec | Non
     """The stored tensor of that name; in a layer of several parts the one in the part of that name, else the first."""
     fitting = [spec for spec in tensors if weight_names.agrees(spec.path[-1], variable.path[-1])]
     inner = variable.path[:-1]
+    if not fitting and inner:  # cells whose full names are equal are numbered in the order of the object graph
+        fitting = [spec for spec in tensors if weight_names.variable(spec.path[-1:]) == variable.path[-1]]
     if not fitting or not inner:
         return fitting[0] if fitting else None
     side = next((side for side in ("forward", "backward") if inner[0].startswith(f"{side}_")), None)
