@@ -237,23 +237,29 @@ def _order_of_parts(
 ) -> tuple[Variable, ...]:
     """The order of a group of which some cells or halves are frozen: trainable ones first, unless the whole layer is.
 
-    A layer frozen as a whole lists its cells one by one since TF 1.14. Names must not say otherwise: TensorFlow 2 puts
-    the cell's name into them; before, the n-th variable of a name is `kernel_n`.
+    A layer frozen as a whole after it was made lists its cells one by one since TF 1.14. Names must not say otherwise:
+    TensorFlow 2 puts the cell's name into them; before, the n-th variable of a name is `kernel_n`.
 
     Raises
     ------
     AmbiguousWeightsError : order and names say different things
     """
-    order = expected if marks and leaf.config.trainable is False else by_flag
+    whole = leaf.config.trainable is False
+    readings = (expected, by_flag) if marks and whole else (by_flag,)
     parts = [weight_names.clean(spec.path[1:]) for spec in tensors]
     by_number = any(weight_names.numbered(each[-1])[1] for each in parts)
-    if len(parts) != len(order) or all(
-        _is_of_cell(variable, each, expected, by_number) for variable, each in zip(order, parts, strict=True)
-    ):
-        return order
+    agreeing = [
+        order
+        for order in readings
+        if len(parts) != len(order)
+        or all(_is_of_cell(*each, expected, by_number) for each in zip(order, parts, strict=True))
+    ]
+    fitting = [order for order in agreeing if fit(order, tensors) is not None] or agreeing
+    if len(fitting) == 1:
+        return fitting[0]
     raise AmbiguousWeightsError(
         f"{'/'.join(leaf.path)}: some of its parts are frozen, and stored order and stored names, such as "
-        f"'{'/'.join(parts[0])}', say different things about which tensor is of which",
+        f"'{'/'.join(parts[0])}', do not agree on which tensor is of which",
         path=path,
     )
 

@@ -35,6 +35,7 @@ class Slot:
 
 
 Order = tuple[Slot, ...]
+_Flags = Mapping[tuple[str, ...], bool]  # path of a layer -> whether it is trainable, whatever its flag says
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,11 @@ def _frozen(choice: tuple[bool, ...]) -> int:
 
 
 def default_order(model: ModelConfig) -> Order:
-    """The order that a loader expects which goes by the configuration's own flags."""
-    trainable, other = _split(model, (), {}, True)
+    """The order that a loader expects which goes by the configuration's own flags.
+
+    A loader makes a layer that is frozen, while training freezes one that was made: only then its cells go one by one.
+    """
+    trainable, other = _split(model, (), {}, True, loading=True)
     return (*trainable, *other)
 
 
@@ -159,34 +163,44 @@ def flagged_variables(layer: LayerConfig, freezing_marks_layers: bool) -> tuple[
 
 
 def _split(
-    model: ModelConfig, prefix: tuple[str, ...], flags: Mapping[tuple[str, ...], bool], marks: bool
+    model: ModelConfig,
+    prefix: tuple[str, ...],
+    flags: Mapping[tuple[str, ...], bool],
+    marks: bool,
+    *,
+    loading: bool = False,
 ) -> tuple[list[Slot], list[Slot]]:
     """T(model) and N(model), by the children's own flags."""
     trainable: list[Slot] = []
     other: list[Slot] = []
     for layer in model.layers:
-        first, second = _split_layer(layer, prefix, flags, marks)
+        first, second = _split_layer(layer, prefix, flags, marks, loading=loading)
         trainable += first
         other += second
     return trainable, other
 
 
 def _split_layer(
-    layer: LayerConfig, prefix: tuple[str, ...], flags: Mapping[tuple[str, ...], bool], marks: bool
+    layer: LayerConfig,
+    prefix: tuple[str, ...],
+    flags: Mapping[tuple[str, ...], bool],
+    marks: bool,
+    *,
+    loading: bool = False,
 ) -> tuple[list[Slot], list[Slot]]:
     path = (*prefix, layer.name)
     flag = layer.trainable
     if layer.model is not None:
-        first, second = _split(layer.model, path, flags, marks)
+        first, second = _split(layer.model, path, flags, marks, loading=loading)
     elif holds_model(layer) and layer.inner is not None:
-        first, second = _split_layer(layer.inner, path, flags, marks)
+        first, second = _split_layer(layer.inner, path, flags, marks, loading=loading)
     else:
         slots = [Slot(path, each, number) for number, each in enumerate(flagged_variables(layer, marks) or ())]
         first = [slot for slot in slots if slot.variable.trainable]
         second = [slot for slot in slots if not slot.variable.trainable]
     if flags.get(path, flag) is not False:
         return first, second
-    if marks and layer.model is None:
+    if marks and layer.model is None and (holds_model(layer) or not loading):
         places = {leaf.path: place for place, leaf in enumerate(leaves_of(layer, prefix))}
         return [], sorted(first + second, key=lambda slot: (places[slot.layer], slot.number))
     return [], first + second

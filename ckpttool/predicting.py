@@ -148,7 +148,7 @@ def _give(model: Any, layer: Layer, reader: Reader, backend: str | None, generat
             _give(made, inner, reader, backend, generation)
         return
     specs = layer.tensors
-    if generation < 3 and made.trainable:  # cells that are frozen come last there
+    if generation < 3:  # cells that are frozen come last there
         specs = tuple(sorted(specs, key=lambda spec: not spec.trainable))
     arrays = [reader.read(spec) for spec in specs]
     if generation < 3:

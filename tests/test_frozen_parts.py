@@ -63,6 +63,10 @@ class TestCells:
         assert assigned(file, config) == of("g1") + of("g2")
         file = stored(group("r", *kernels("r", 1), *kernels("r")), keras="2.2.4")
         assert assigned(file, config) == of("g2") + of("g1")
+        file = stored(group("r", *kernels("r/s/g2"), *kernels("r/s/g1")), keras="2.3.0-tf")  # frozen when it was made
+        assert assigned(file, config) == of("g2") + of("g1")
+        with pytest.raises(AmbiguousWeightsError, match="do not agree"):
+            assigned(stored(group("r", *kernels("r/x"), *kernels("r/y")), keras="2.3.0-tf"), config)
 
     @pytest.mark.parametrize(
         "tensors", [(*kernels("r"), *kernels("r", 1)), (*kernels("r/s/g1"), *kernels("r/s/g2"))], ids=["1", "2"]
@@ -82,13 +86,16 @@ class TestCells:
         config = parsed(stack("r", cell("g"), cell("g"), cell("g_1")))
         assert assigned(file, config) == of("g") + of("g_1") + of("g_1_1")
 
-    def test_numbered_variables_of_an_object_graph_go_by_its_order(self) -> None:
-        names = ("kernel", "recurrent_kernel", "kernel_1", "recurrent_kernel_1")
-        tensors = tuple(TensorSpec(("r", name), (3, 9), "float32", locator=name) for name in names)
+    @pytest.mark.parametrize("last", [(), ("s", "g2")])
+    def test_numbered_variables_of_an_object_graph_go_by_its_order(self, last: tuple[str, ...]) -> None:
+        names = ["kernel", "recurrent_kernel", "kernel_1", "recurrent_kernel_1"]
+        paths = [(name,) for name in names] + ([(*last, "kernel"), (*last, "recurrent_kernel")] if last else [])
+        tensors = tuple(TensorSpec(("r", *path), (3, 9), "float32", locator="/".join(path)) for path in paths)
         checkpoint = Checkpoint("tf-checkpoint", "tf-bundle", "checkpoint", (Layer("r", tensors=tensors),))
-        named = assign_tensorflow(checkpoint, parsed(stack("r", cell("g1"), cell("g2"))))
-        found = {spec.locator: spec.name for spec in named.weights()}
-        assert list(found.values()) == of("g1") + of("g2") and list(found) == list(names)
+        cells = ["g0", "g1", "g2"] if last else ["g1", "g2"]
+        named = assign_tensorflow(checkpoint, parsed(stack("r", *map(cell, cells))))
+        found = [(spec.locator, spec.name) for spec in named.weights()]
+        assert found == list(zip(map("/".join, paths), (name for each in cells for name in of(each)), strict=True))
 
 
 def converted(config: Entry, values: dict[str, float], output: Path) -> h5py.File:
@@ -101,9 +108,10 @@ def converted(config: Entry, values: dict[str, float], output: Path) -> h5py.Fil
     return h5py.File(output)
 
 
-def test_what_is_written_has_the_order_in_which_it_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainable", [True, False])
+def test_what_is_written_has_the_order_in_which_it_is_loaded(tmp_path: Path, trainable: bool) -> None:
     values = dict(zip(of("g1") + of("g2"), (1.0, 2.0, 3.0, 4.0), strict=True))
-    with converted(stack("r", *FIRST_FROZEN), values, tmp_path / "w.h5") as file:
+    with converted(stack("r", *FIRST_FROZEN, trainable=trainable), values, tmp_path / "w.h5") as file:
         group = file["model_weights/r"]
         assert [group[name][0, 0] for name in group.attrs["weight_names"]] == [3, 4, 1, 2]
     with ckpttool.open_checkpoint(tmp_path / "w.h5") as reader:
