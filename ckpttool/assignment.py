@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from . import weight_names
 from .checkpoint import Checkpoint, Layer, Notice, TensorSpec
-from .errors import WeightsMismatchError
-from .flat_order import Leaf, holds_model, leaves_of
+from .errors import AmbiguousWeightsError, WeightsMismatchError
+from .flat_order import Leaf, flagged_variables, holds_model, leaves_of
 from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import Variable, expected_variables
 
@@ -43,14 +43,13 @@ def assign(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = 
     weighted = [layer for layer in checkpoint.layers if layer.tensors]
     if weighted and not any(layer.name in listed for layer in weighted):
         return _assign_template(checkpoint, model, weighted, path)
-    marks = freezing_marks_layers(checkpoint)
     layers: list[Layer] = []
     taken: list[Notice] = []
     for config in model.layers:
         group = groups.pop(config.name, None)
         if group is None and _must_have_weights(config):
             raise WeightsMismatchError(f"the configuration has a layer '{config.name}' that is not stored", path=path)
-        layers.append(_assign_layer(config, group, marks, taken, path))
+        layers.append(_assign_layer(config, group, checkpoint, taken, path))
     left = [layer.name for layer in groups.values() if layer.tensors]
     if left:
         raise WeightsMismatchError(
@@ -107,14 +106,18 @@ def freezing_marks_layers(checkpoint: Checkpoint) -> bool:
     return parts >= ((2, 2, 4) if (checkpoint.written_by.keras or "").endswith("-tf") else (2, 4))
 
 
+def _may_disobey(checkpoint: Checkpoint) -> bool:
+    """Whether the writer is one of Keras 2.0 to 2.1.5, some of which do not obey every flag [see flat_order]."""
+    return (2,) <= checkpoint.written_by.keras_numbers < (2, 1, 6)
+
+
 def _assign_template(checkpoint: Checkpoint, model: ModelConfig, weighted: Sequence[Layer], path: object) -> Checkpoint:
     """The configuration may be that of the nested model which one group holds; else take layers by position."""
-    marks = freezing_marks_layers(checkpoint)
     taken: list[Notice] = []
     if len(weighted) == 1 and not _is_plain(weighted[0], model):
         group = weighted[0]
         config = LayerConfig(group.name, model.class_name, {}, model=model)
-        nested = _assign_layer(config, group, marks, taken, path)
+        nested = _assign_layer(config, group, checkpoint, taken, path)
         layers = tuple(nested if layer is group else layer for layer in checkpoint.layers)
         named = replace(checkpoint, layers=layers, config_of=(group.name,))
         return named.with_warnings(*taken, *_renamed(weighted, [nested]))
@@ -126,11 +129,11 @@ def _assign_template(checkpoint: Checkpoint, model: ModelConfig, weighted: Seque
             path=path,
         )
     by_name = {
-        config.name: _assign_layer(config, group, marks, taken, path)
+        config.name: _assign_layer(config, group, checkpoint, taken, path)
         for config, group in zip(configs, weighted, strict=True)
     }
     layers = tuple(
-        by_name.get(config.name) or _assign_layer(config, None, marks, taken, path) for config in model.layers
+        by_name.get(config.name) or _assign_layer(config, None, checkpoint, taken, path) for config in model.layers
     )
     notice = Notice("names-inferred", f"no layer name fits the configuration: its {len(configs)} names go by position")
     return replace(checkpoint, layers=layers).with_warnings(notice, *taken)
@@ -152,15 +155,25 @@ def _must_have_weights(layer: LayerConfig) -> bool:
     return bool(expected_variables(layer))
 
 
-def _assign_layer(config: LayerConfig, group: Layer | None, marks: bool, notices: list[Notice], path: object) -> Layer:
+def _assign_layer(
+    config: LayerConfig, group: Layer | None, checkpoint: Checkpoint, notices: list[Notice], path: object
+) -> Layer:
     tensors = group.tensors if group is not None else ()
     if holds_model(config):
         from .flat_assignment import assign_flat  # only a nested model needs it: a listing should start at once
 
         layers, own = _without_own(config, tensors)
-        found = assign_flat(config, layers, freezing_marks_layers=marks, notices=notices, path=path)
+        found = assign_flat(
+            config,
+            layers,
+            freezing_marks_layers=freezing_marks_layers(checkpoint),
+            may_disobey=_may_disobey(checkpoint),
+            notices=notices,
+            path=path,
+        )
         return _build(config, (config.name,), {**found, (config.name,): own} if own else found)
-    return _leaf(config, (config.name,), _assign_leaf(Leaf((config.name,), config), tensors, path))
+    marks = freezing_marks_layers(checkpoint)
+    return _leaf(config, (config.name,), _assign_leaf(Leaf((config.name,), config), tensors, marks, path))
 
 
 def _without_own(
@@ -186,20 +199,77 @@ def _without_own(
     )
 
 
-def _assign_leaf(leaf: Leaf, tensors: Sequence[TensorSpec], path: object) -> tuple[TensorSpec, ...]:
+def _assign_leaf(leaf: Leaf, tensors: Sequence[TensorSpec], marks: bool, path: object) -> tuple[TensorSpec, ...]:
     """A layer's own group: Keras reads it by position, so names only have to agree."""
-    expected = expected_variables(leaf.config)
+    expected = flagged_variables(leaf.config, marks)
     if expected is None:
         return tuple(_named_as_stored(leaf, spec) for spec in tensors)
-    fitting = fit(expected, tensors)
-    if fitting is None:
+    order = tuple(sorted(expected, key=_is_frozen))
+    if order != expected:
+        order = _order_of_parts(leaf, expected, order, tensors, marks, path)
+    if fit(order, tensors) is None:
         from .flat_assignment import mismatch
 
-        raise mismatch(leaf, expected, tensors, path)
-    return tuple(
-        replace(spec, path=(*leaf.path, *variable.path), trainable=variable.trainable)
-        for variable, spec in zip(expected, tensors, strict=True)
+        raise mismatch(leaf, order, tensors, path)
+    named = {
+        variable: replace(spec, path=(*leaf.path, *variable.path), trainable=variable.trainable)
+        for variable, spec in zip(order, tensors, strict=True)
+    }
+    return tuple(named[variable] for variable in expected)
+
+
+def _is_frozen(variable: Variable) -> bool:
+    return not variable.trainable
+
+
+def _order_of_parts(
+    leaf: Leaf,
+    expected: tuple[Variable, ...],
+    by_flag: tuple[Variable, ...],
+    tensors: Sequence[TensorSpec],
+    marks: bool,
+    path: object,
+) -> tuple[Variable, ...]:
+    """The order of a group of which some cells or halves are frozen: trainable ones first, unless the whole layer is.
+
+    A layer frozen as a whole after it was made lists its cells one by one since TF 1.14. Names must not say otherwise:
+    TensorFlow 2 puts the cell's name into them; before, the n-th variable of a name is `kernel_n`.
+
+    Raises
+    ------
+    AmbiguousWeightsError : order and names say different things
+    """
+    whole = leaf.config.trainable is False
+    readings = (expected, by_flag) if marks and whole else (by_flag,)
+    parts = [weight_names.clean(spec.path[1:]) for spec in tensors]
+    by_number = any(weight_names.numbered(each[-1])[1] for each in parts)
+    agreeing = [
+        order
+        for order in readings
+        if len(parts) != len(order)
+        or all(_is_of_cell(*each, expected, by_number) for each in zip(order, parts, strict=True))
+    ]
+    fitting = [order for order in agreeing if fit(order, tensors) is not None] or agreeing
+    if len(fitting) == 1:
+        return fitting[0]
+    raise AmbiguousWeightsError(
+        f"{'/'.join(leaf.path)}: some of its parts are frozen, and stored order and stored names, such as "
+        f"'{'/'.join(parts[0])}', do not agree on which tensor is of which",
+        path=path,
     )
+
+
+def _is_of_cell(variable: Variable, parts: Sequence[str], expected: Sequence[Variable], by_number: bool) -> bool:
+    """Whether a stored name can be that of a cell's variable; one that says nothing can be any."""
+    cells = {each.path[-2] for each in expected if len(each.path) > 1}
+    named = cells & set(parts[:-1])
+    if named:
+        return variable.path[-2] in named
+    if not by_number or not weight_names.direction_agrees(parts, variable.path):
+        return not by_number
+    alike = [each for each in expected if (each.path[:-2], each.path[-1]) == (variable.path[:-2], variable.path[-1])]
+    base, number = weight_names.numbered(parts[-1])
+    return base != variable.path[-1] or number == alike.index(variable)
 
 
 def fit(expected: Sequence[Variable], tensors: Sequence[TensorSpec]) -> dict[str, int] | None:
@@ -244,9 +314,11 @@ def _by_names(group: Layer) -> Layer:
     scopes: dict[tuple[str, ...], list[TensorSpec]] = {}
     named = [weight_names.without_cells(weight_names.clean(spec.path[1:])) for spec in group.tensors]
     front = weight_names.scopes_in_front(named, own)
+    holds_others = any(len(parts[front:]) > 1 and not _own_scope(parts[front:], own) for parts in named)
     for spec, stored in zip(group.tensors, named, strict=True):
         parts = stored[front:]
-        if len(parts) == 1 or _own_scope(parts, own):
+        inside = holds_others and len(parts) == len(own) + 1 and parts[:-1] != tuple(own)  # `emb_2` of model `emb_1`
+        if len(parts) == 1 or (_own_scope(parts, own) and not inside):
             key: tuple[str, ...] = ()
             inner = weight_names.inside(parts, own)
         else:

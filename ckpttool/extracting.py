@@ -20,6 +20,7 @@ from .selecting import describe_layers, find_layer, flattened
 from .source import Source, SourceOptions, open_source
 from .transforms import only
 from .views import transposed
+from .weight_names import strip_suffix
 from .wrapping import Evidence
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def extract(
             written = tuple(dict.fromkeys((*into_file, *written)))
         if dot_product is not None and matrix is not None:
             notes += job.write_dot_product(os.fspath(dot_product), matrix)
-        warnings = (*source.template.warnings, *_uncertain(source))
+        warnings = (*source.template.warnings, *_uncertain(source), *_numbered_alike(source, where))
         measured = _statistics(source.reader, specs) if with_statistics else {}
         return ExtractedLayer(
             os.fspath(path), where, found.class_name, specs, source.wrapper, warnings,
@@ -343,6 +344,25 @@ def _uncertain(source: Source) -> tuple[Notice, ...]:
         return ()
     message = f"looked inside '{'/'.join(source.wrapper.template)}', which looks like a wrapped template; not proven"
     return (Notice("wrapper-not-proven", message, "/".join(source.wrapper.template)),)
+
+
+def _numbered_alike(source: Source, where: tuple[str, ...]) -> tuple[Notice, ...]:
+    """Without a configuration the layers of a template have the names of their scopes, numbered where two are equal."""
+    if source.wrapper is None or source.template.config is not None or source.whole.format != "keras-h5":
+        return ()
+    alike = [
+        path[-1]
+        for path, layer in source.template.walk()
+        if layer.tensors and path[-1] != where[-1] and strip_suffix(path[-1]) == where[-1]
+    ]
+    if not alike:
+        return ()
+    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+    message = (
+        f"'{alike[0]}'{more} may be a layer called '{where[-1]}' too: without a configuration layers have the names of "
+        "their scopes, which TensorFlow numbers; --config tells"
+    )
+    return (Notice("numbered-alike", message, "/".join(where)),)
 
 
 def _statistics(reader: Reader, specs: tuple[TensorSpec, ...]) -> dict[str, Statistics | None]:

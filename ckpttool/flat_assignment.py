@@ -42,6 +42,7 @@ def assign_flat(
     tensors: Sequence[TensorSpec],
     *,
     freezing_marks_layers: bool,
+    may_disobey: bool = False,
     notices: list[Notice],
     path: object = None,
 ) -> Found:
@@ -52,6 +53,7 @@ def assign_flat(
     config : the nested model, or a TimeDistributed around one
     tensors : in stored order; their paths are (group, stored name parts …)
     freezing_marks_layers : whether the writer marks the layers of a frozen model
+    may_disobey : whether its wrappers and recurrent layers may not obey their own flag
     notices : gets what was taken for granted
     path : the file, for messages
 
@@ -70,7 +72,7 @@ def assign_flat(
     if any(expected_variables(leaf.config) is None for leaf in found_leaves):
         return _by_names_alone(found_leaves, stored, path)
     shared = _shared(found_leaves)
-    every = orders(whole, freezing_marks_layers=freezing_marks_layers)
+    every = orders(whole, freezing_marks_layers=freezing_marks_layers, may_disobey=may_disobey)
     wanted = len(next(iter(every)))
     if wanted != len(stored) and shared:
         once: dict[Order, int] = {}

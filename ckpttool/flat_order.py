@@ -2,19 +2,26 @@
 
 Legacy HDF5 keeps a nested model as one flat list, `layer.trainable_weights + layer.non_trainable_weights` at every
 level. A frozen layer has no trainable weights, so its own move behind those of its siblings, among the moving
-statistics. One rule holds for Keras 1.2.2 to Keras 3 (tried with eleven models in sixteen versions); what changed
-is that freezing a model marks its layers since TF 1.14, while before only the model, whose flag no file holds.
+statistics. One rule holds for Keras 1.2.2 to Keras 3 (tried with eleven models in sixteen versions). What changed:
+
+- Freezing a model marks its layers since TF 1.14, while before only the model, whose flag no file holds. What is frozen
+  then goes layer by layer, also inside a TimeDistributed.
+- A frozen layer inside a Bidirectional counts since TF 1.14. Before, the Bidirectional's own flag replaces it, and the
+  configuration shows the one that was replaced (keras/layers/wrappers.py, 2.2.4).
+- Keras 2.0.9 does not obey the own flag of wrappers and recurrent layers (keras/layers/recurrent.py and wrappers.py
+  there: `trainable_weights` are those of the cell or layer inside); 2.1.6 does.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import Variable, expected_variables
 
+_DISOBEDIENT = frozenset({"TimeDistributed", "Bidirectional", "RNN", "SimpleRNN", "LSTM", "GRU"})
 MAX_GUESSED_FLAGS = 6  # models whose own flag is tried both ways: 64 orders; nobody freezes more models one by one
 
 
@@ -28,6 +35,7 @@ class Slot:
 
 
 Order = tuple[Slot, ...]
+_Flags = Mapping[tuple[str, ...], bool]  # path of a layer -> whether it is trainable, whatever its flag says
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ def holds_model(layer: LayerConfig) -> bool:
     return layer.model is not None or (layer.inner is not None and holds_model(layer.inner))
 
 
-def orders(model: ModelConfig, *, freezing_marks_layers: bool) -> dict[Order, int]:
+def orders(model: ModelConfig, *, freezing_marks_layers: bool, may_disobey: bool = False) -> dict[Order, int]:
     """Every order that the list of a nested model may have, and of how many models it takes the freezing for granted.
 
     The likeliest come first: those that take the fewest.
@@ -69,8 +77,14 @@ def orders(model: ModelConfig, *, freezing_marks_layers: bool) -> dict[Order, in
     ----------
     model : its leaf layers must all be Keras's own
     freezing_marks_layers : True for writers since TF 1.14, where a frozen model's layers say so themselves
+    may_disobey : True for writers of which some versions do not obey the own flag of wrappers and recurrent layers
     """
     guessed = [path for path, inner in _nested_models(model, ()) if _flag_unknown(inner, freezing_marks_layers)]
+    if may_disobey:
+        frozen = (
+            path for path, each in _inside(model, ()) if each.trainable is False and each.class_name in _DISOBEDIENT
+        )
+        guessed = [*frozen, *guessed]
     count = len(guessed)
     choices = sorted(itertools.product((True, False), repeat=min(count, MAX_GUESSED_FLAGS)), key=_frozen)
     if count > MAX_GUESSED_FLAGS:
@@ -78,7 +92,8 @@ def orders(model: ModelConfig, *, freezing_marks_layers: bool) -> dict[Order, in
         choices = [(True,) * count, *single, (False,) * count]
     found: dict[Order, int] = {}
     for choice in choices:
-        trainable, other = _split(model, (), dict(zip(guessed, choice, strict=True)))
+        flags = dict(zip(guessed, choice, strict=True))
+        trainable, other = _split(model, (), flags, freezing_marks_layers)
         found.setdefault((*trainable, *other), _frozen(choice))
     return found
 
@@ -88,14 +103,17 @@ def _frozen(choice: tuple[bool, ...]) -> int:
 
 
 def default_order(model: ModelConfig) -> Order:
-    """The order that a loader expects which goes by the configuration's own flags."""
-    trainable, other = _split(model, (), {})
+    """The order that a loader expects which goes by the configuration's own flags.
+
+    A loader makes a layer that is frozen, while training freezes one that was made: only then its cells go one by one.
+    """
+    trainable, other = _split(model, (), {}, True, loading=True)
     return (*trainable, *other)
 
 
 def trainable_order(model: ModelConfig) -> tuple[Slot, ...]:
     """The trainable variables by the configuration's own flags, in model order, as an optimizer takes them."""
-    return tuple(_split(model, (), {})[0])
+    return tuple(_split(model, (), {}, True)[0])
 
 
 def _nested_models(model: ModelConfig, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], LayerConfig]]:
@@ -108,6 +126,18 @@ def _nested_models(model: ModelConfig, prefix: tuple[str, ...]) -> Iterator[tupl
             yield from _nested_models(current.model, path)
 
 
+def _inside(model: ModelConfig, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], LayerConfig]]:
+    """Every layer at any depth with its path, wrapper layers and what they wrap too."""
+    for layer in model.layers:
+        current, path = layer, (*prefix, layer.name)
+        yield path, current
+        while (inner := current.inner) is not None and holds_model(current):
+            current, path = inner, (*path, inner.name)
+            yield path, current
+        if current.model is not None:
+            yield from _inside(current.model, path)
+
+
 def _flag_unknown(layer: LayerConfig, freezing_marks_layers: bool) -> bool:
     if layer.trainable is True or layer.model is None:
         return False
@@ -117,33 +147,60 @@ def _flag_unknown(layer: LayerConfig, freezing_marks_layers: bool) -> bool:
     return not freezing_marks_layers or (False in own and True in own)
 
 
+def flagged_variables(layer: LayerConfig, freezing_marks_layers: bool) -> tuple[Variable, ...] | None:
+    """A leaf's variables in model order; a frozen half of a Bidirectional is not trainable, where its flag counts."""
+    variables = expected_variables(layer)
+    if variables is None or not freezing_marks_layers or layer.class_name != "Bidirectional" or layer.inner is None:
+        return variables
+    given = layer.config.get("backward_layer")
+    inside = given.get("config") if isinstance(given, Mapping) else None
+    backward = inside.get("trainable") if isinstance(inside, Mapping) else layer.inner.trainable
+    frozen = {"forward_": layer.inner.trainable is False, "backward_": backward is False}
+    return tuple(
+        replace(each, trainable=False) if any(frozen[way] and each.path[0].startswith(way) for way in frozen) else each
+        for each in variables
+    )
+
+
 def _split(
-    model: ModelConfig, prefix: tuple[str, ...], flags: Mapping[tuple[str, ...], bool]
+    model: ModelConfig,
+    prefix: tuple[str, ...],
+    flags: Mapping[tuple[str, ...], bool],
+    marks: bool,
+    *,
+    loading: bool = False,
 ) -> tuple[list[Slot], list[Slot]]:
     """T(model) and N(model), by the children's own flags."""
     trainable: list[Slot] = []
     other: list[Slot] = []
     for layer in model.layers:
-        first, second = _split_layer(layer, prefix, flags)
+        first, second = _split_layer(layer, prefix, flags, marks, loading=loading)
         trainable += first
         other += second
     return trainable, other
 
 
 def _split_layer(
-    layer: LayerConfig, prefix: tuple[str, ...], flags: Mapping[tuple[str, ...], bool]
+    layer: LayerConfig,
+    prefix: tuple[str, ...],
+    flags: Mapping[tuple[str, ...], bool],
+    marks: bool,
+    *,
+    loading: bool = False,
 ) -> tuple[list[Slot], list[Slot]]:
     path = (*prefix, layer.name)
     flag = layer.trainable
     if layer.model is not None:
-        first, second = _split(layer.model, path, flags)
-        flag = flags.get(path, flag)
+        first, second = _split(layer.model, path, flags, marks, loading=loading)
     elif holds_model(layer) and layer.inner is not None:
-        first, second = _split_layer(layer.inner, path, flags)
+        first, second = _split_layer(layer.inner, path, flags, marks, loading=loading)
     else:
-        slots = [Slot(path, each, number) for number, each in enumerate(expected_variables(layer) or ())]
+        slots = [Slot(path, each, number) for number, each in enumerate(flagged_variables(layer, marks) or ())]
         first = [slot for slot in slots if slot.variable.trainable]
         second = [slot for slot in slots if not slot.variable.trainable]
-    if flag is False:
-        return [], first + second
-    return first, second
+    if flags.get(path, flag) is not False:
+        return first, second
+    if marks and layer.model is None and (holds_model(layer) or not loading):
+        places = {leaf.path: place for place, leaf in enumerate(leaves_of(layer, prefix))}
+        return [], sorted(first + second, key=lambda slot: (places[slot.layer], slot.number))
+    return [], first + second

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from .checkpoint import TensorSpec
 from .keras_config import Json, LayerConfig, ModelConfig
-from .keras_variables import Variable, Variables, expected_variables
+from .keras_variables import Variable, Variables, cell_names, expected_variables
 
 LAYERS = "layers"
 LAYERS_OF_2_13 = "_layer_checkpoint_dependencies"  # what tf.keras 2.13 calls the same group
@@ -262,8 +262,8 @@ def _cells(class_name: str, config: Json) -> Iterator[Part]:
         yield from _inside("cell", entry, _name_of(entry))
         return
     counter = Counter()
-    for number, cell in enumerate(entry["config"]["cells"]):
-        name = cell["config"].get("name", f"cell_{number}")
+    cells = entry["config"]["cells"]
+    for name, cell in zip(cell_names(cells), cells, strict=True):
         for part in _inside(counter.name(cell["class_name"]), cell, name):
             titles = ("stacked_rnn_cells", None, *part.titles)
             yield Part(("cell", "cells", *part.groups), part.prefix, part.class_name, part.config, titles)

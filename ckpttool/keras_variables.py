@@ -11,7 +11,7 @@ Source: the `build` methods of Keras 1.2.2, 2.0.9–2.3.1, tf.keras 1.4–2.15 a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .keras_config import Json, LayerConfig
@@ -303,7 +303,14 @@ def _renumbered(variables: Variables | None, tag: str) -> Variables | None:
 
 def _time_distributed(config: Json) -> Variables | None:
     class_name, name, inside = _inner(config)
-    return _prefixed(name, class_name, inside)
+    return _by_flag(_prefixed(name, class_name, inside), inside)
+
+
+def _by_flag(variables: Variables | None, config: Json) -> Variables | None:
+    """The variables of a part; where it is frozen itself, none of them is trainable."""
+    if variables is None or config.get("trainable") is not False:
+        return variables
+    return tuple(replace(variable, trainable=False) for variable in variables)
 
 
 def _bidirectional(config: Json) -> Variables | None:
@@ -326,13 +333,26 @@ def _cells(config: Json) -> Variables | None:
     entry = config["cell"]
     entries = entry["config"]["cells"] if entry["class_name"] == "StackedRNNCells" else [entry]
     found: list[Variable] = []
-    for number, cell in enumerate(entries):
-        name = _name(cell["config"], f"cell_{number}")
+    for number, (name, cell) in enumerate(zip(cell_names(entries), entries, strict=True)):
         part = _renumbered(_prefixed(name, cell["class_name"], cell["config"]), str(number))
+        part = _by_flag(part, cell["config"])
         if part is None:
             return None
         found.extend(part)
     return tuple(found)
+
+
+def cell_names(entries: Sequence[Json]) -> list[str]:
+    """A name for each cell of a stack: its own, numbered where Keras let two have the same."""
+    names: list[str] = []
+    for number, cell in enumerate(entries):
+        name = base = _name(cell["config"], f"cell_{number}")
+        count = 0
+        while name in names:
+            count += 1
+            name = f"{base}_{count}"
+        names.append(name)
+    return names
 
 
 _RULES: dict[str, _Rule] = {

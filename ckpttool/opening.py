@@ -124,12 +124,14 @@ def read_config(path: str | os.PathLike[str], limits: Limits = Limits()) -> Mode
     try:
         match = recognise(probe)
         with format_module(match.format).Reader(probe) as reader:
-            text = reader.describe().config
+            described = reader.describe()
     finally:
         probe.close()
-    if text is None:
+    if described.config is None:
         raise ConfigError("holds no model configuration; give model JSON or YAML, or a full model", path=path)
-    return parse_config(text, limits, path=path)
+    model = parse_config(described.config, limits, path=path)
+    stated = {"keras_version": described.written_by.keras, "backend": described.written_by.backend}
+    return replace(model, raw={**model.raw, **stated})  # beside the model, as `to_json()` states them
 
 
 Assign = Callable[..., Checkpoint]  # (checkpoint, model or None, *, path) -> Checkpoint
@@ -138,6 +140,19 @@ Assign = Callable[..., Checkpoint]  # (checkpoint, model or None, *, path) -> Ch
 def _as_described(checkpoint: Checkpoint, model: ModelConfig | None, *, path: object = None) -> Checkpoint:
     """For formats whose tensors already have their layers and names."""
     return checkpoint
+
+
+def _with_stated_version(stored: Checkpoint, model: ModelConfig) -> Checkpoint:
+    """With the Keras that a given configuration states, where the file states none, as TensorFlow's do.
+
+    A legacy HDF5 file without a version is Keras 1's, whatever wrote the configuration.
+    """
+    keras, backend = model.raw.get("keras_version"), model.raw.get("backend")
+    if stored.written_by.keras is not None or stored.format == "keras-h5" or not isinstance(keras, str):
+        return stored
+    if stored.written_by.backend is None and isinstance(backend, str):
+        return replace(stored, written_by=replace(stored.written_by, keras=keras, backend=backend))
+    return replace(stored, written_by=replace(stored.written_by, keras=keras))
 
 
 class NamedReader(View):
@@ -187,7 +202,7 @@ class NamedReader(View):
 
     def _assigned(self, stored: Checkpoint) -> Checkpoint:
         if self._config is not None:
-            named = self._assign(stored, self._config, path=self._path)
+            named = self._assign(_with_stated_version(stored, self._config), self._config, path=self._path)
             return replace(named, config=self._config.json())
         if stored.config is None:
             return self._assign(stored, None, path=self._path)

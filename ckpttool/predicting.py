@@ -147,7 +147,10 @@ def _give(model: Any, layer: Layer, reader: Reader, backend: str | None, generat
         for inner in layer.layers:
             _give(made, inner, reader, backend, generation)
         return
-    arrays = [reader.read(spec) for spec in layer.tensors]
+    specs = layer.tensors
+    if generation < 3:  # cells that are frozen come last there
+        specs = tuple(sorted(specs, key=lambda spec: not spec.trainable))
+    arrays = [reader.read(spec) for spec in specs]
     if generation < 3:
         arrays = _converted(made, arrays, backend)
     made.set_weights(arrays)

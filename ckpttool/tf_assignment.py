@@ -254,9 +254,10 @@ def _variables(
         raise _NoFit(f"{'/'.join(path)} ({config.class_name}) has {len(expected)} variables, stored are {len(tensors)}")
     symbols: dict[str, int] = {}
     left = list(tensors)
+    parts = {variable.path[-2] for variable in expected if len(variable.path) > 1} - set(path)
     named = []
     for variable in expected:
-        spec = _pick(variable, left)
+        spec = _pick(variable, left, parts)
         if spec is None or not variable.fits(spec.shape, symbols):
             shape = "any shape" if variable.shape is None else str(variable.shape).replace("'", "")
             had = ", ".join(f"{each.path[-1]} {each.shape}" for each in tensors[:_SHOWN])
@@ -274,15 +275,20 @@ def _depth(tensors: Sequence[TensorSpec], stored: Layer | None) -> int:
     return first.index(stored.name) + 1 if stored.name in first[:-1] else max(0, len(first) - 1)
 
 
-def _pick(variable: Variable, tensors: Sequence[TensorSpec]) -> TensorSpec | None:
-    """The stored tensor of that name; in a layer of several parts the one in the part of that name, else the first."""
-    fitting = [spec for spec in tensors if weight_names.agrees(spec.path[-1], variable.path[-1])]
+def _pick(variable: Variable, tensors: Sequence[TensorSpec], parts: set[str]) -> TensorSpec | None:
+    """The stored tensor of that name; in a layer of several parts the one in the part of that name, else the first.
+
+    Cells whose full names do not tell them apart are numbered in the order of the object graph: `kernel`, `kernel_1`.
+    One that names another of the layer's parts is never taken for this one.
+    """
     inner = variable.path[:-1]
-    if not fitting or not inner:
-        return fitting[0] if fitting else None
+    if not inner:
+        return next((spec for spec in tensors if weight_names.agrees(spec.path[-1], variable.path[-1])), None)
+    fitting = [spec for spec in tensors if weight_names.agrees(weight_names.variable(spec.path[-1:]) or spec.path[-1],
+                                                               variable.path[-1])]  # fmt: skip
     side = next((side for side in ("forward", "backward") if inner[0].startswith(f"{side}_")), None)
     for spec in fitting:
         scopes = spec.path[:-1]
         if inner[-1] in scopes or (side is not None and any(scope.startswith(f"{side}_") for scope in scopes)):
             return spec
-    return fitting[0]
+    return next((spec for spec in fitting if not (parts - {inner[-1]}) & set(spec.path[:-1])), None)

@@ -73,6 +73,11 @@ def of_keras1(parts: Sequence[str]) -> tuple[str, ...]:
     return (*parts[:-1], layer, today)
 
 
+def is_keras1_array(name: str) -> bool:
+    """Whether a variable's name is one that Keras 1 alone gives: the kernel of one gate, `W_i`."""
+    return name in _GATES
+
+
 def is_met_again(parts: Sequence[str]) -> bool:
     """Whether Keras 2.3.1 met the variable a second time: the layer is shared, so both hold the same values."""
     return _BYTES_LITERAL.fullmatch("/".join(parts)) is not None

@@ -362,6 +362,10 @@ class TestWithoutConfiguration:
     def test_a_suffix_of_the_group_s_own_name_is_no_layer(self) -> None:
         assert assigned(stored(group("emb", ("emb_1/embeddings:0", (7, 4)))), None) == ["emb/embeddings"]
 
+    def test_a_layer_called_like_its_model_but_for_the_number(self) -> None:
+        tensors = (("head/kernel:0", (4, 4)), ("emb_3/kernel:0", (4, 4)))
+        assert assigned(stored(group("emb_1", *tensors)), None) == ["emb_1/head/kernel", "emb_1/emb_3/kernel"]
+
 
 @pytest.mark.parametrize(
     ("version", "marks"),

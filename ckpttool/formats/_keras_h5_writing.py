@@ -13,18 +13,22 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..checkpoint import Checkpoint, Layer, Role, TensorSpec, WrittenBy
+from ..checkpoint import Checkpoint, Layer, Role, TensorSpec
 from ..copying import copy_tensors
 from ..errors import UnsupportedError
 from ..flat_order import default_order
 from ..keras3_groups import KERAS3_FORMATS
 from ..keras_config import LayerConfig, ModelConfig
+from ..migration.generation import generation_of
 from ..reading import OnProgress
 from ..reading import Reader as SourceReader
 from ..transforms import model_config
+from ..weight_names import is_keras1_array
 from ._hdf5_writing import allocate, writing
 
 ATTRIBUTE_LIMIT_BYTES = 64_512  # Keras splits a longer list into name0, name1 (legacy_h5_format.py, Keras 3.15)
+LAYOUT_VERSIONS = {2: "2.15.0", 3: "3.0.0"}  # by generation, where a source states none: the layout did not change
+_HOLDING_CELLS = ("RNN", "Bidirectional", "TimeDistributed")  # of whose parts some may be frozen
 TOP_LEVEL = "top_level_model_weights"  # a group of the model's own variables; it is not in layer_names
 
 
@@ -52,7 +56,7 @@ def write(reader: SourceReader, checkpoint: Checkpoint, path: Path, *, on_progre
         full = checkpoint.config is not None
         root = file.create_group("model_weights") if full else file
         for holder in {id(file): file, id(root): root}.values():
-            _write_versions(holder, checkpoint.written_by)
+            _write_versions(holder, *_versions(checkpoint))
         if checkpoint.config is not None:
             file.attrs["model_config"] = _ascii(checkpoint.config)
             if checkpoint.training_config is not None:
@@ -109,6 +113,8 @@ def group_tensors(checkpoint: Checkpoint) -> Iterator[list[TensorSpec]]:
             tensors = _quantized_last(layer)
         elif layer.layers:
             tensors = _flattened(config, tensors)
+        elif config is not None and config.class_name in _HOLDING_CELLS:
+            tensors = _by_flags(config, tensors) or tensors
         yield tensors
 
 
@@ -133,15 +139,22 @@ def _rank(pair: tuple[int, TensorSpec]) -> int:
 
 def _flattened(config: LayerConfig | None, tensors: list[TensorSpec]) -> list[TensorSpec]:
     """By the configuration's flags where every class is Keras's own, else as they were stored."""
-    if config is not None:
-        order = default_order(ModelConfig("Model", None, (config,)))
-        by_path = {spec.path: spec for spec in tensors}
-        paths = [(*slot.layer, *slot.variable.path) for slot in order]
-        if len(set(paths)) == len(paths) == len(tensors) and set(paths) == set(by_path):
-            return [by_path[each] for each in paths]
+    found = _by_flags(config, tensors) if config is not None else None
+    if found is not None:
+        return found
     if all(spec.position is not None for spec in tensors):
         return sorted(tensors, key=lambda spec: spec.position or 0)
     return tensors
+
+
+def _by_flags(config: LayerConfig, tensors: list[TensorSpec]) -> list[TensorSpec] | None:
+    """The order that a loader expects, where the tensors are those of Keras's own classes."""
+    order = default_order(ModelConfig("Model", None, (config,)))
+    by_path = {spec.path: spec for spec in tensors}
+    paths = [(*slot.layer, *slot.variable.path) for slot in order]
+    if len(set(paths)) == len(paths) == len(tensors) and set(paths) == set(by_path):
+        return [by_path[each] for each in paths]
+    return None
 
 
 def _weight_names(layer: Layer, tensors: list[TensorSpec]) -> Iterator[tuple[str, TensorSpec]]:
@@ -175,11 +188,36 @@ def _require_group(root: h5py.Group, name: str) -> h5py.Group:
     return h5py.Group(place)
 
 
-def _write_versions(holder: h5py.Group, written_by: WrittenBy) -> None:
-    if written_by.keras is not None:
-        holder.attrs["keras_version"] = _ascii(written_by.keras)
-    if written_by.backend is not None:
-        holder.attrs["backend"] = _ascii(written_by.backend)
+def _versions(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
+    """Keras's version and backend: as the source states them, else those whose layout the tensors have.
+
+    Every loader takes a file without a version for one of Keras 1 and turns kernels of transposed convolutions, splits
+    Bidirectional layers and joins gates while it loads (keras/engine/saving.py, `preprocess_weights_for_loading`,
+    2.2.4; keras/src/legacy/saving/legacy_h5_format.py, 3.15). TensorFlow's formats, `.npz` and `.safetensors` state
+    none; only legacy HDF5 of Keras 1 means that by it.
+    """
+    written_by = checkpoint.written_by
+    if written_by.keras is not None or checkpoint.format == "keras-h5" or _is_keras1(checkpoint):
+        return written_by.keras, written_by.backend
+    model = model_config(checkpoint)
+    return LAYOUT_VERSIONS[
+        generation_of(checkpoint, model) if model is not None else 2
+    ], written_by.backend or "tensorflow"
+
+
+def _is_keras1(checkpoint: Checkpoint) -> bool:
+    """Whether a model is Keras 1's by its configuration or by arrays of single gates."""
+    model = model_config(checkpoint)
+    if model is not None and generation_of(checkpoint, model) == 1:
+        return True
+    return any(is_keras1_array(spec.path[-1]) for spec in checkpoint.weights())
+
+
+def _write_versions(holder: h5py.Group, keras: str | None, backend: str | None) -> None:
+    if keras is not None:
+        holder.attrs["keras_version"] = _ascii(keras)
+    if backend is not None:
+        holder.attrs["backend"] = _ascii(backend)
 
 
 def _ascii(text: str) -> bytes:

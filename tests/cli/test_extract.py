@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -206,3 +207,20 @@ def test_an_existing_function_is_told_by_its_option(capsys: pytest.CaptureFixtur
     assert run(["extract", str(TOWERS), "--dot-product", "scores.py"]) == 2
     told = "ckpttool: scores.py: exists; choose another name with --dot-product, or --overwrite\n"
     assert capsys.readouterr().err == told
+
+
+def test_a_numbered_name_may_be_that_of_the_layer_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["emb/kernel:0", "emb_1/kernel:0", "head/kernel:0"]
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file.attrs["layer_names"] = np.array([b"lambda_1", b"lambda_2", b"model_1", b"head"])
+        file.attrs["keras_version"] = b"2.2.4"
+        for layer in ("lambda_1", "lambda_2", "head"):
+            file.create_group(layer).attrs["weight_names"] = np.array([])
+        group = file.create_group("model_1")
+        group.attrs["weight_names"] = np.array([name.encode() for name in names])
+        for number, name in enumerate(names):
+            group[name] = np.full((2, 3), number, np.float32)
+    assert run(["extract", str(tmp_path / "w.h5"), "--layer", "emb", "-o", str(tmp_path / "emb.npy")]) == 0
+    assert "'emb_1' may be a layer called 'emb' too" in capsys.readouterr().err
+    assert run(["extract", str(tmp_path / "w.h5"), "--layer", "head", "-o", str(tmp_path / "head.npy")]) == 0
+    assert "may be a layer" not in capsys.readouterr().err

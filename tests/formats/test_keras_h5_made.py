@@ -14,8 +14,34 @@ from ckpttool.checkpoint import Checkpoint, Layer, TensorSpec
 from ckpttool.errors import CheckpointError, CorruptCheckpointError, UnknownFormatError, UnsupportedError
 from ckpttool.formats import _keras_h5_writing, keras_h5
 from ckpttool.opening import open_checkpoint
+from ckpttool.source import SourceOptions
 
 from ..manifest import FILES, read, truth
+
+
+def stated_version(path: Path) -> tuple[str, str]:
+    with h5py.File(path) as file:
+        return str(file.attrs["keras_version"]), str(file.attrs["backend"])
+
+
+def test_what_states_no_version_is_not_written_as_a_file_of_keras_1(tmp_path: Path) -> None:
+    """Every loader turns kernels of such a file: of transposed convolutions, of Bidirectional layers, of gates."""
+    config, output = FILES / "tf-2.10-rnn-mirrored.json", tmp_path / "out.h5"
+    ckpttool.unwrap(FILES / "tf-2.10-rnn-mirrored-weights", output, options=SourceOptions(config=config))
+    assert stated_version(output) == ("2.10.0", "tensorflow")
+    ckpttool.unwrap(FILES / "tf-2.10-towers-weights", tmp_path / "weights.h5")
+    assert stated_version(tmp_path / "weights.h5") == ("2.15.0", "tensorflow")
+    np.savez(tmp_path / "gates.npz", **{f"lstm/{each}": np.ones(1) for each in ("W_i", "U_i", "b_i")})  # type: ignore[arg-type]
+    ckpttool.unwrap(tmp_path / "gates.npz", tmp_path / "gates.h5")
+    with h5py.File(tmp_path / "gates.h5") as file:
+        assert "keras_version" not in file.attrs
+
+
+def test_a_configuration_in_another_checkpoint_has_the_version_of_that(tmp_path: Path) -> None:
+    ckpttool.unwrap(FILES / "keras-2.2.4-rnn-template.h5", tmp_path / "arrays.npz")
+    config = FILES / "keras-2.2.4-rnn-template.h5"
+    ckpttool.unwrap(tmp_path / "arrays.npz", tmp_path / "again.h5", options=SourceOptions(config=config))
+    assert stated_version(tmp_path / "again.h5") == ("2.2.4", "tensorflow")
 
 
 def test_names_over_64_kb_are_cut_as_keras_cuts_them(tmp_path: Path) -> None:
