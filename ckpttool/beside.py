@@ -50,6 +50,11 @@ def weights_beside(path: Path, limits: Limits = Limits()) -> list[str]:
     return found
 
 
+def holders(found: list[str]) -> str:
+    """The end of a sentence about a file without weights: which files in its folder have some."""
+    return f"; beside it {', '.join(found)} {'does' if len(found) == 1 else 'do'}" if found else ""
+
+
 def _holds_weights(path: Path, limits: Limits) -> bool:
     if not path.is_file():
         return False

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .assets import left_out, missing
-from .beside import weights_beside
+from .beside import holders, weights_beside
 from .checkpoint import Asset, Checkpoint, Notice, TensorSpec
+from .default_names import migrated_name
+from .migration.generation import is_keras1
 from .registry import format_module
 from .source import Source, SourceOptions
-from .wrapping import command_line
+from .wrapping import Evidence, command_line
+
+if TYPE_CHECKING:
+    from .migration.planning import NotMigratedError
 
 Assets = dict[str, tuple[tuple[str, ...], Asset]]  # see Checkpoint.all_assets
 
@@ -31,8 +37,24 @@ def keras3_note(source: Source, template: Checkpoint, output: Path, options: Sou
     major = template.written_by.keras_major
     if template.config is None or (major is not None and major >= 3):
         return []
-    line = command_line("ckpttool", "migrate", os.fspath(source.path), *options.words(), "-o", f"{output.stem}.keras")
+    if is_keras1(template):
+        return [
+            "for Keras 1: neither tf_keras nor Keras 3 opens its configurations, and migrate has no rules for them; "
+            "for the weights alone write '.npz' or '.safetensors'"
+        ]
+    name = migrated_name(output.stem, source.path)
+    line = command_line("ckpttool", "migrate", os.fspath(source.path), *options.words(), "-o", name)
     return [f"for tf_keras and the old Keras; Keras 3 refuses most configurations of its age, so for Keras 3: {line}"]
+
+
+def not_rebuilt(error: NotMigratedError, kept: Evidence | None, files: Sequence[str], output: Path) -> str:
+    """Why no `.keras` file is written, and the command that writes one: without its wrapper, or by own layers."""
+    if not error.needs:
+        return error.message
+    if kept is not None:
+        line = command_line("ckpttool", "unwrap", *files, "-o", os.fspath(output))
+        return f"Keras 3 cannot hold its wrapper ({kept.kind}), whose layers hold Python code; to take it out: {line}"
+    return f"{error.message}, with {command_line('ckpttool', 'migrate', *files, '-o', os.fspath(output))}"
 
 
 def left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
@@ -49,9 +71,7 @@ def left_behind(source: Source, written: Sequence[TensorSpec]) -> list[Notice]:
 
 def empty(source: Source) -> str:
     """That there is nothing to write, and which file of the folder has weights."""
-    beside = weights_beside(source.path)
-    holders = f"; beside it {', '.join(beside)} does" if beside else ""
-    return f"holds no weights, so there is nothing to write{holders}"
+    return f"holds no weights, so there is nothing to write{holders(weights_beside(source.path))}"
 
 
 def assets_written(format_name: str, written: Checkpoint, *, rebuilt: bool) -> Assets:

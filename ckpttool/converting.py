@@ -225,8 +225,9 @@ def _rebuilt(source: Source, plan: Plan, request: _Request) -> Plan:
     try:
         built = make_plan(plan.checkpoint)
     except NotMigratedError as error:
-        line = command_line("ckpttool", "migrate", *files, "-o", os.fspath(plan.output))
-        raise UnsupportedError(f"{error.message}, with {line}", path=source.path) from error
+        kept = source.wrapper if request.command == "convert" else None
+        message = conversion_notes.not_rebuilt(error, kept, files, plan.output)
+        raise UnsupportedError(message, path=source.path) from error
     proof = command_line("ckpttool", "verify", files[0], os.fspath(plan.output), *files[1:])
     notes = (*plan.notes, *describe_changes(built), f"to prove it: {proof}")
     return replace(plan, notes=notes, migration=built)

@@ -22,6 +22,12 @@ def stem_of(path: str | os.PathLike[str]) -> str:
     return stem.removesuffix(".weights") or source.resolve().parent.name or "model"
 
 
+def migrated_name(stem: str, source: str | os.PathLike[str]) -> str:
+    """The `.keras` file to propose for Keras 3; another name than the source's own, which is never overwritten."""
+    name = f"{stem}.keras"
+    return name if Path(source).name != name else f"{stem}-keras3.keras"
+
+
 def default_name(path: str | os.PathLike[str], format_name: str, with_config: bool, *, to: str | None = None) -> Path:
     """The output's name where none is given: `<stem>-single` with the suffix of `to`, else that which fits.
 

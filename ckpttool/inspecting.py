@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .beside import config_beside, weights_beside
+from .beside import config_beside, holders, weights_beside
 from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
 from .custom_classes import custom_notices, stored_notices
-from .default_names import default_name, stem_of
+from .default_names import default_name, migrated_name, stem_of
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
+from .migration.generation import is_keras1
 from .numbered_slots import with_slots_as_names
 from .optimizer_slots import optimizer_of
 from .reading import OnProgress, Progress
@@ -294,8 +295,7 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
             notices.append(theano)
     if next(source.template.weights(), None) is None:
         found = weights_beside(source.path)
-        holders = f"; beside it {', '.join(found)} does" if found else ""
-        notices.append(Notice("no-weights", f"the model holds no weights{holders}", found[0] if found else None))
+        notices.append(Notice("no-weights", f"the model holds no weights{holders(found)}", found[0] if found else None))
     lambdas = _lambdas(source.template)
     if lambdas:
         notices.append(
@@ -321,12 +321,12 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
     if not has_weights:
         return inspection
     unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", output)
-    migrate = command_line("ckpttool", "migrate", path, *given, "-o", f"{stem}.keras")
+    migrate = command_line("ckpttool", "migrate", path, *given, "-o", migrated_name(stem, path))
     if source.wrapper is not None and not source.wrapper.certain:
         unwrap = command_line("ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", output)
     model = model_config(source.template)
     proven = source.wrapper is None or source.wrapper.certain
-    if model is not None and proven and not _is_keras3(model):
+    if model is not None and proven and not _is_keras3(model) and not is_keras1(source.template):
         if output.endswith(".keras"):
             unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
         return replace(inspection, next_command=migrate, unwrap_command=unwrap if source.wrapper else None)

@@ -33,6 +33,14 @@ def generation_of(template: Checkpoint, model: ModelConfig) -> int:
     return 2
 
 
+def is_keras1(template: Checkpoint) -> bool:
+    """Whether a full model is of Keras 1, whose configurations nothing later opens and no rule rebuilds."""
+    from ..transforms import model_config
+
+    model = model_config(template)
+    return model is not None and generation_of(template, model) == 1
+
+
 def _keras_3_form(model: ModelConfig) -> bool:
     """`batch_shape` of inputs, dtype policies as objects, calls as objects."""
     for _, layer in model.walk():

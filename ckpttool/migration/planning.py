@@ -84,7 +84,10 @@ def make_plan(template: Checkpoint, replacements: Replacements = Replacements())
         raise NotMigratedError("holds no model configuration, so there is no model to build; give one with --config")
     generation = generation_of(template, model)
     if generation == 1:
-        raise NotMigratedError("a file of Keras 1, whose layers have no rules yet")
+        raise NotMigratedError(
+            "a file of Keras 1, whose layers have no rules yet; 'ckpttool unwrap' writes '.h5' for Keras 1, "
+            "and '.npz' or '.safetensors' of the weights alone"
+        )
     theano = generation == 2 and template.written_by.backend == "theano"
     corners = generation == 2 and corners_sampled(template.written_by, model)
     numbers, is_tensorflow = version_of(template.written_by)

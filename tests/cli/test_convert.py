@@ -115,3 +115,31 @@ def test_an_output_is_needed_and_an_unknown_suffix_is_refused(capsys: pytest.Cap
     assert run(["convert", str(FILES / TRAINED)]) == 2
     assert run(["convert", str(FILES / TRAINED), "-o", "x.what"]) == 2
     assert "its suffix names no format" in capsys.readouterr().err
+
+
+def test_a_wrapper_that_keras_3_cannot_hold_is_taken_out_by_the_shown_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = str(FILES / "keras-2.3.1-two-towers.h5")
+    assert run(["convert", source, "-o", "new.keras"]) == 3
+    assert capsys.readouterr().err == (
+        f"ckpttool: {source}: Keras 3 cannot hold its wrapper (multi_gpu_model), whose layers hold Python code; "
+        f"to take it out: ckpttool unwrap {source} -o new.keras\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("keras-1.2.2-dense.h5", "a file of Keras 1, whose layers have no rules yet; 'ckpttool unwrap' writes '.h5' for "
+      "Keras 1, and '.npz' or '.safetensors' of the weights alone\n"),
+     ("keras-2.2.4-same-shapes-frozen-template.h5", None)],
+)  # fmt: skip
+def test_no_command_is_proposed_that_would_refuse_the_file(
+    name: str, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if told is not None:
+        assert run(["convert", str(FILES / name), "-o", "new.keras"]) == 3
+        assert capsys.readouterr().err.endswith(f": {told}")
+    assert run(["unwrap", str(FILES / name), "-o", "new.h5"]) == 0
+    assert ("ckpttool migrate" in capsys.readouterr().err) == (told is None)

@@ -193,3 +193,17 @@ def test_wrong_options_are_one_line(arguments: tuple[str, ...], words: str, caps
 def test_a_configuration_of_another_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", "keras-2.0.9-deep-weights.h5", "--config", "keras-2.0.9-sequential-template.json"]) == 3
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "proposed"),
+    [
+        ("tf-2.12-lookup.keras", "ckpttool migrate tf-2.12-lookup.keras -o tf-2.12-lookup-keras3.keras"),
+        ("keras-1.2.2-make-parallel.h5",
+         "ckpttool unwrap keras-1.2.2-make-parallel.h5 -o keras-1.2.2-make-parallel-single.h5"),
+        ("keras-1.2.2-dense.h5", "ckpttool extract keras-1.2.2-dense.h5 --layer image_embedding -o embedding.npy"),
+    ],
+)  # fmt: skip
+def test_the_next_command_is_one_that_works(name: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not one whose output is the input, and no migration of Keras 1, for which there are no rules."""
+    assert as_json(capsys, name)["next"] == proposed
