@@ -16,7 +16,7 @@ from .custom_classes import custom_notices
 from .default_names import default_name, output_format
 from .errors import EmptyResultError, UnsupportedError
 from .folding import reading_notices
-from .output import check_distinct, check_output, output_file
+from .output import OUTPUT_OPTIONS, check_distinct, check_output, output_file
 from .reading import BLOCK_BYTES, OnProgress
 from .registry import format_module
 from .replicas import EqualReplicas
@@ -172,8 +172,9 @@ def _run(request: _Request) -> ConversionReport:
     with open_source(path, options) as source:
         beside = config_beside(source.path) if source.whole.config is None else None
         require_proof(source.wrapper, os.fspath(path), request.command, os.fspath(target), config_beside=beside)
-        for each in outputs:
-            check_output(each, overwrite=request.overwrite, inputs=[*source.files(), *_extra_inputs(options)])
+        for each, option in zip(outputs, OUTPUT_OPTIONS, strict=False):
+            inputs = [*source.files(), *_extra_inputs(options)]
+            check_output(each, overwrite=request.overwrite, inputs=inputs, option=option)
         if request.command == "convert":
             plan = plan_convert(source, target, format_name, weights_only=request.weights_only)
         else:

@@ -165,7 +165,8 @@ def extract(
         beside = [] if dot_product is None else files_beside(os.fspath(dot_product))
         check_distinct([*outputs, *beside])
         for each in (*outputs, *beside):
-            check_output(each, overwrite=overwrite, inputs=[source.path])
+            option = "-o" if output is not None and each == Path(output) else "--dot-product"
+            check_output(each, overwrite=overwrite, inputs=[source.path], option=option)
         job = _Job(source, where, found, specs, transpose, overwrite, on_progress)
         matrix = None if dot_product is None else job.matrix()
         notes: list[str] = []
@@ -216,6 +217,10 @@ class _Job:
             others = [each.name for each in self.specs if each is not spec]
             notes = [f"left out: {', '.join(others)} (--tensor NAME, or a folder for everything)"] if others else []
             return notes + self._casts([spec])
+        if output.name.lower().endswith(".weights.h5"):  # what Keras loads from a name like this has another layout
+            raise UsageError(
+                "'.weights.h5' is for whole models; for one layer use '.h5', '.npz' or a folder", path=output
+            )
         if output.suffix.lower() in CONTAINERS and not output.is_dir():
             return self._write_container(output, CONTAINERS[output.suffix.lower()])
         if output.suffix and not output.is_dir() and not text.endswith(os.sep):

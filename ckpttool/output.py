@@ -11,11 +11,12 @@ from pathlib import Path
 
 from .errors import CheckpointError, OutputError, OutputExistsError, OutputIsInputError, UsageError
 
+OUTPUT_OPTIONS = ("-o", "--report")  # of commands that write two files, in this order
 _TEMPORARY = re.compile(r"\..+\.ckpttool-\d+-[0-9a-f]+\.tmp")
 
 
-def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> None:
-    """Refuse an output that exists or is an input, before any work is done.
+def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path], option: str = "-o") -> None:
+    """Refuse an output that exists or is an input, before any work is done; `option` is the one that named it.
 
     Raises
     ------
@@ -25,9 +26,9 @@ def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> None
     """
     for source in inputs:
         if _same(path, source):
-            raise OutputIsInputError("the output is the input; choose another name with -o", path=path)
+            raise OutputIsInputError(f"the output is the input; choose another name with {option}", path=path)
     if os.path.lexists(path) and not overwrite:
-        raise OutputExistsError("exists; choose another name with -o, or --overwrite", path=path)
+        raise OutputExistsError(f"exists; choose another name with {option}, or --overwrite", path=path)
     if not path.parent.is_dir():
         raise OutputError(f"there is no folder '{path.parent}' to write it in", path=path)
 

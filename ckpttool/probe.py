@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
 HEAD_BYTES = 512
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_FILE_SUFFIXES = (".h5", ".hdf5", ".keras", ".npz", ".safetensors")
 
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself; fetch it with 'git lfs pull'"),
@@ -29,10 +32,16 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"\x80\x03", "a Python pickle, which ckpttool never loads"),
     (b"\x80\x04", "a Python pickle, which ckpttool never loads"),
     (b"\x80\x05", "a Python pickle, which ckpttool never loads"),
-    (ZIP_MAGIC, "a zip archive that is neither a Keras model nor of NumPy arrays"),
+    (ZIP_MAGIC, "a zip archive that is neither a Keras model nor of NumPy arrays; if a checkpoint is in it, unpack it"),
     (b"\x7fELF", "a program, not a checkpoint"),
     (b"GGUF", "a GGUF model, which Keras and TensorFlow do not write"),
 )
+
+
+def _not_found(path: str | os.PathLike[str]) -> CheckpointNotFoundError:
+    if _URL.match(os.fspath(path)):  # shown as given: a Path would make one slash of two
+        return CheckpointNotFoundError("a URL, and only local files are read; download it first", path=path)
+    return CheckpointNotFoundError("no such file or folder", path=Path(path))
 
 
 class Probe:
@@ -72,7 +81,7 @@ class Probe:
         except FileNotFoundError:
             self.is_prefix = self._is_prefix()
             if not self.is_prefix:
-                raise CheckpointNotFoundError("no such file or folder", path=self.path) from None
+                raise _not_found(path) from None
         except NotADirectoryError:
             raise CheckpointNotFoundError("no such file: a part of its path is a file", path=self.path) from None
         except UnreadableError:
@@ -155,7 +164,9 @@ class Probe:
 
     def _content(self) -> str:
         if self.is_dir:
-            shown = ", ".join(sorted(self.names)[:5]) or "nothing"
+            shown = ", ".join(sorted(self.names)[:5]) + (" …" if len(self.names) > 5 else "") or "nothing"
+            if any(name.lower().endswith(_FILE_SUFFIXES) for name in self.names):
+                return f"a folder, not one checkpoint; give the path of a file in it; it holds {shown}"
             return f"a folder that holds no known checkpoint; it holds {shown}"
         if self.size_bytes == 0:
             return "the file is empty"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="OUT",
-    help="A '.npy' or '.csv' for one tensor; '.npz', '.safetensors' or a new folder for all.",
+    help="A '.npy' or '.csv' for one tensor; '.npz', '.safetensors', '.h5' or a new folder for all.",
 )
 @click.option("--tensor", metavar="NAME", help="Which variable of the layer: kernel, bias, …")
 @click.option("--transpose", is_flag=True, help="Reverse the axes of what is written.")

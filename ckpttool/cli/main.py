@@ -44,7 +44,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in COMMANDS:
-            if os.path.lexists(word) or os.path.lexists(f"{word}.index"):
+            if os.path.lexists(word) or os.path.lexists(f"{word}.index") or "://" in word:
                 args = ["inspect", *args]
             else:
                 raise click.UsageError(f"'{word}' is neither a command nor a file{_suggest(word)}")
@@ -114,6 +114,9 @@ def _usage(error: click.ClickException) -> str:
         return message
     if isinstance(error, click.NoSuchOption) and isinstance(error.ctx.command, CommandGroup):
         return f"'{error.option_name}' stands before a command; options follow it: ckpttool inspect FILE --json"
+    writes = any(each.name == "output" for each in error.ctx.command.params)
+    if writes and message.startswith("Got unexpected extra argument"):
+        message += ": one PATH is taken, and the output's name stands after -o"
     return f"{message}; see '{error.ctx.command_path} --help'"
 
 

@@ -145,7 +145,7 @@ def receipt(report: ConversionReport, *, quiet: bool) -> None:
     """The output's path on stdout; warnings, the receipt and notes on stderr."""
     if not quiet:
         notices(report.warnings)
-        say(("would write: " if report.dry_run else "") + report.sentence())
+        say((f"would write: {report.output}: " if report.dry_run else "") + report.sentence())
         for note in report.notes:
             say(note)
     if not report.dry_run:
@@ -209,7 +209,7 @@ def inspection(found: Inspection, *, verbose: bool = False) -> None:
         _tree(rows)
     else:
         for path, layer in found.layers():
-            out("  " * len(path) + _layer_line(layer))
+            out("  " * len(path) + _layer_line(path, layer))
             if found.statistics:
                 for spec in layer.tensors:
                     name, measured = "/".join(spec.path[len(path) :]), found.statistics.get(spec.locator)
@@ -269,18 +269,18 @@ def _footer(found: Inspection) -> Iterator[str]:
         yield f"signature {signature['name']}: {' -> '.join(sides)}"
     totals = found.totals()
     yield (
-        f"{totals['layers']} layers, {totals['tensors']} tensors, {totals['parameters']:,} parameters, "
-        f"{megabytes(totals['bytes'])}"
+        f"{_count(totals['layers'], 'layer')}, {_count(totals['tensors'], 'tensor')}, "
+        f"{_count(totals['parameters'], 'parameter')}, {megabytes(totals['bytes'])}"
     )
     optimizer = found.optimizer()
     if optimizer is not None:
-        yield f"optimizer: {optimizer['class_name'] or 'unnamed'}, {optimizer['tensors']} tensors"
+        yield f"optimizer: {optimizer['class_name'] or 'unnamed'}, {_count(optimizer['tensors'], 'tensor')}"
     for spec in found.optimizer_tensors():
         yield "  " + _measured("/".join(spec.path[1:] or spec.path), spec, found.statistics.get(spec.locator))
     assets = found.assets_json()
     if assets:
         shown = ", ".join(f"{each['path']} ({megabytes(each['bytes'])})" for each in assets[:3])
-        yield f"asset files: {len(assets)}: {shown}{' …' if len(assets) > 3 else ''}"
+        yield f"asset files: {shown}{f' and {len(assets) - 3} more' if len(assets) > 3 else ''}"
     if found.embeddings:
         yield f"embeddings: {', '.join(found.embeddings)}"
     for notice in found.warnings:
@@ -289,6 +289,10 @@ def _footer(found: Inspection) -> Iterator[str]:
         yield f"next: {found.next_command}"
     if found.unwrap_command:
         yield f"for tf_keras and the old Keras: {found.unwrap_command}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _tensor_text(tensor: dict[str, Any]) -> str:
@@ -300,7 +304,7 @@ def _tensor_text(tensor: dict[str, Any]) -> str:
     return f"{tensor['name']} {tensor['dtype']} {sizes}"
 
 
-def _layer_line(layer: Layer) -> str:
+def _layer_line(path: tuple[str, ...], layer: Layer) -> str:
     text = layer.name
     if layer.class_name is not None:
         text += f"  {layer.class_name}"
@@ -309,7 +313,11 @@ def _layer_line(layer: Layer) -> str:
     if layer.calls > 1:
         text += f"  called {layer.calls} times"
     if layer.tensors:
-        shapes = [f"{spec.path[-1]} {_shape(spec.shape)}" for spec in layer.tensors[:_SHOWN_SHAPES]]
+        names = [spec.path[-1] for spec in layer.tensors]
+        if len(set(names)) < len(names):  # the two directions of a Bidirectional, the cells of a stack
+            names = ["/".join(spec.path[len(path) :]) for spec in layer.tensors]
+        listed = list(zip(names, layer.tensors, strict=True))[:_SHOWN_SHAPES]
+        shapes = [f"{name} {_shape(spec.shape)}" for name, spec in listed]
         more = f" and {len(layer.tensors) - _SHOWN_SHAPES} more" if len(layer.tensors) > _SHOWN_SHAPES else ""
         dtypes = ", ".join(dict.fromkeys(spec.dtype for spec in layer.tensors))
         text += f"  {', '.join(shapes)}{more}  {dtypes}"
@@ -329,7 +337,7 @@ def _tree(rows: Sequence[tuple[tuple[str, ...], Layer]]) -> None:
     nodes: dict[tuple[str, ...], Tree] = {(): root}
     for path, layer in rows:
         parent = next(nodes[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in nodes)
-        name, _, rest = one_line(_layer_line(layer)).partition("  ")
+        name, _, rest = one_line(_layer_line(path, layer)).partition("  ")
         label = Text(name, style="bold")
         label.append(f"  {rest}" if rest else "", style="dim" if not layer.tensors else "default")
         nodes[path] = parent.add(label)

@@ -363,7 +363,8 @@ def _chosen(folder: Path, places: list[Place], newest: Place | None, step: int |
     if chosen is None:
         bases = {_base(place.prefix) for place in places}
         if len(places) > 1 and (len(bases) > 1 or None in steps.values()):
-            names = ", ".join(sorted(os.path.basename(place.prefix) or ".index" for place in places)[:_SHOWN_STEPS])
+            bare = sorted(os.path.basename(place.prefix) or ".index" for place in places)
+            names = ", ".join(bare[:_SHOWN_STEPS]) + (" …" if len(bare) > _SHOWN_STEPS else "")
             raise UsageError(f"holds several checkpoints: {names}; give one's own path", path=folder)
         chosen = max(places, key=lambda place: steps[place.prefix] or 0)
     if unfinished:

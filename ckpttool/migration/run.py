@@ -14,7 +14,7 @@ from ..checkpoint import Checkpoint, Role
 from ..comparing import VerifyOptions, verify_archive, verify_checkpoint
 from ..copying import little_endian_bytes
 from ..errors import EmptyResultError, UsageError
-from ..output import check_distinct, check_output, output_file
+from ..output import OUTPUT_OPTIONS, check_distinct, check_output, output_file
 from ..reading import OnProgress
 from ..registry import format_module
 from ..reporting import TensorRecord, file_sha256, write_json
@@ -83,8 +83,8 @@ def migrate(
         inputs = [source.path, *([] if options.config is None else [Path(options.config)])]
         outputs = [target, *([] if report is None else [Path(report)])]
         check_distinct(outputs)
-        for each in outputs:
-            check_output(each, overwrite=overwrite, inputs=inputs)
+        for each, option in zip(outputs, OUTPUT_OPTIONS, strict=False):
+            check_output(each, overwrite=overwrite, inputs=inputs, option=option)
         source = replace(source, template=_template(source))
         if kind == "tf-keras":
             done = _to_tf_keras(source, target, chosen, verify, dry_run, overwrite, on_progress)

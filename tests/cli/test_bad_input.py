@@ -34,6 +34,12 @@ def _directory(path: Path) -> None:
     (path / "notes.txt").write_text("x", "utf-8")
 
 
+def _files(path: Path) -> None:
+    path.mkdir()
+    for number in range(6):
+        (path / f"f{number}.h5").write_text("x", "utf-8")
+
+
 def _hdf5(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["images"] = np.zeros(3)
@@ -56,6 +62,7 @@ BAD: dict[str, tuple[Callable[[Path], None], int, str]] = {
     "no checkpoint": (_bytes(b"hello, world"), 3, "not a known checkpoint; it begins with bytes 68 65 6c 6c"),
     "other HDF5": (_hdf5, 3, "HDF5, but not a Keras model; it holds images"),
     "a folder of something else": (_directory, 3, "a folder that holds no known checkpoint; it holds notes.txt"),
+    "a folder of files": (_files, 3, "a folder, not one checkpoint; give the path of a file in it; it holds f0.h5"),
     "pickle": (_bytes(b"\x80\x04\x95\x00"), 3, "a Python pickle, which ckpttool never loads"),
     "gzip": (_bytes(b"\x1f\x8b\x08\x00" + bytes(100)), 3, "gzip-compressed; unpack it first"),
     "half-written": (_bytes((FILES / "keras-2.1.6-cnn-half-written.h5").read_bytes()), 3, "half-written"),

@@ -191,3 +191,18 @@ def test_unproven_weights_are_looked_into_and_it_is_said(capsys: pytest.CaptureF
     assert run(["extract", str(source), "--layer", "image_embedding", "-o", "kernel.npy"]) == 0
     assert "not proven" in capsys.readouterr().err
     assert digest(np.load("kernel.npy")) == sha256(source.name, "tower/image_embedding/kernel")
+
+
+def test_a_name_that_keras_reads_in_another_layout_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["extract", str(TOWERS), "-o", "layer.weights.h5"]) == 2
+    assert capsys.readouterr().err.startswith("ckpttool: layer.weights.h5: '.weights.h5' is for whole models; ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_function_is_told_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("scores.py").write_text("mine", "utf-8")
+    assert run(["extract", str(TOWERS), "--dot-product", "scores.py"]) == 2
+    told = "ckpttool: scores.py: exists; choose another name with --dot-product, or --overwrite\n"
+    assert capsys.readouterr().err == told

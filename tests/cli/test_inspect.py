@@ -207,3 +207,14 @@ def test_a_configuration_of_another_model_is_refused(capsys: pytest.CaptureFixtu
 def test_the_next_command_is_one_that_works(name: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Not one whose output is the input, and no migration of Keras 1, for which there are no rules."""
     assert as_json(capsys, name)["next"] == proposed
+
+
+def test_variables_of_one_name_are_told_apart_and_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, "keras-3.15-lookup.keras").splitlines()
+    assert "  terms  TextVectorization  idf_weights 8, _lookup_layer/idf_weights 8  float32" in lines
+    assert any(line.startswith("asset files: words/vocabulary.txt (39 B), ") and line.endswith(" and 3 more")
+               for line in lines)  # fmt: skip
+    found = shown(capsys, "keras-2.2.4-zoo-bidirectional.h5", "--layer", "mode_sum")
+    assert "  mode_sum  Bidirectional  forward_lstm_2/kernel 3×8, " in found
+    assert "backward_lstm_2/kernel 3×8, " in found
+    assert "\n1 layer, 1 tensor, 12 parameters, 48 B\n" in shown(capsys, "keras-3.15-objects-steps")

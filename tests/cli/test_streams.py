@@ -84,10 +84,14 @@ def test_no_arguments_show_the_help_as_an_error() -> None:
         (("help",), "'help' is neither a command nor a file; did you mean '--help'?"),
         (("--json", WRAPPED), "'--json' stands before a command; options follow it: ckpttool inspect FILE --json"),
         (("inspect",), "Missing argument 'PATH...'; see 'ckpttool inspect --help'"),
-        (("unwrap", "a", "b"), "Got unexpected extra argument (b); see 'ckpttool unwrap --help'"),
+        (("unwrap", "a", "b"), "Got unexpected extra argument (b): one PATH is taken, and the output's name "
+         "stands after -o; see 'ckpttool unwrap --help'"),
+        (("formats", "b"), "Got unexpected extra argument (b); see 'ckpttool formats --help'"),
+        (("https://example.com/m.h5",),
+         "https://example.com/m.h5: a URL, and only local files are read; download it first"),
     ],
-    ids=["command misspelt", "help without dashes", "option first", "no path", "a path too many"],
-)
+    ids=["command misspelt", "help without dashes", "option first", "no path", "a path too many", "a word more", "URL"],
+)  # fmt: skip
 def test_wrong_use_is_one_line_that_says_what_to_do(arguments: tuple[str, ...], message: str) -> None:
     assert _ckpttool(*arguments) == (2, "", f"ckpttool: {message}\n")
 

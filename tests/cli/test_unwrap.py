@@ -116,7 +116,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(["unwrap", str(WRAPPED), "--dry-run", "-o", "base.h5", "--report", "r.json"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("would write: 4 of 4 tensors")
+    assert err.startswith("would write: base.h5: 4 of 4 tensors")
     assert not list(tmp_path.iterdir())
     (tmp_path / "base.h5").write_text("mine", "utf-8")
     assert run(["unwrap", str(WRAPPED), "--dry-run", "-o", "base.h5"]) == 2
@@ -166,3 +166,10 @@ def test_progress_is_told_to_the_caller(tmp_path: Path) -> None:
     ckpttool.unwrap(WRAPPED, tmp_path / "base.h5", on_progress=seen.append)
     assert [step.path for step in seen] == [each.path for each in truth(WRAPPED.name)]
     assert seen[-1].done_bytes == seen[-1].total_bytes == 1372
+
+
+def test_an_existing_report_is_told_by_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.json").write_text("mine", "utf-8")
+    assert run(["unwrap", str(WRAPPED), "-o", "base.h5", "--report", "r.json"]) == 2
+    assert capsys.readouterr().err == "ckpttool: r.json: exists; choose another name with --report, or --overwrite\n"
+    assert not (tmp_path / "base.h5").exists()
