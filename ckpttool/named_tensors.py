@@ -1,6 +1,7 @@
 """Containers that know tensors by name only: `.npz` and `.safetensors`. A name is `layer/…/variable`.
 
-A tensor whose name begins with `optimizer/` is optimizer state, since `convert` writes it so.
+A tensor whose name begins with `optimizer/` is optimizer state, since `convert` writes it so; but `optimizer/kernel`
+and the like are a layer's that is called so: state is named after what it belongs to, or is a counter or a rate.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from .keras_config import LayerConfig, ModelConfig
 from .keras_variables import expected_variables
 
 OPTIMIZER = "optimizer"
+_OF_A_LAYER = frozenset(
+    """kernel bias gamma beta moving_mean moving_variance embeddings recurrent_kernel depthwise_kernel pointwise_kernel
+    alpha""".split()
+)
 
 Path = tuple[str, ...]
 
@@ -42,7 +47,7 @@ def names(checkpoint: Checkpoint) -> list[tuple[str, TensorSpec]]:
 def tensor(name: str, shape: tuple[int, ...], dtype: str, locator: str) -> TensorSpec:
     """The description of a stored tensor by its name."""
     path = tuple(name.split("/"))
-    optimizer = path[0] == OPTIMIZER and len(path) > 1
+    optimizer = path[0] == OPTIMIZER and (len(path) > 2 or (len(path) == 2 and path[1] not in _OF_A_LAYER))
     return TensorSpec(path, shape, dtype, Role.OPTIMIZER if optimizer else Role.WEIGHT, locator=locator)
 
 

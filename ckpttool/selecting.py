@@ -68,7 +68,8 @@ def find_layer(checkpoint: Checkpoint, pattern: str, *, path: object = None) -> 
                 f"{len(fitting)} layers with weights fit '{pattern}': {describe_layers(fitting)}; give one's path",
                 path=path,
             )
-    raise LayerNotFoundError(f"no layer with weights fits '{pattern}'; {_offer(layers, pattern)}", path=path)
+    why = "".join(f" ({notice.message})" for notice in checkpoint.warnings if notice.code == "no-object-graph")
+    raise LayerNotFoundError(f"no layer with weights fits '{pattern}'{why}; {_offer(layers, pattern)}", path=path)
 
 
 def _parts(layers: Sequence[Found]) -> list[Found]:

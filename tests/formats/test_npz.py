@@ -268,3 +268,12 @@ def test_names_beyond_ascii_are_those_that_numpy_finds(tmp_path: Path) -> None:
     with np.load(output, allow_pickle=False) as arrays:
         assert any("café" in name for name in arrays.files)
         assert sorted(arrays.files) == sorted(spec.name for spec in describe(output).weights())
+
+
+def test_a_layer_called_optimizer_is_no_optimizer(tmp_path: Path) -> None:
+    names = ("optimizer/kernel", "optimizer/bias", "optimizer/iteration", "optimizer/dense/kernel/velocity")
+    np.savez(tmp_path / "a.npz", **{name: np.ones(2, np.float32) for name in names})  # type: ignore[arg-type]
+    with open_checkpoint(tmp_path / "a.npz") as reader:
+        checkpoint = reader.describe()
+    assert [spec.name for spec in checkpoint.weights()] == ["optimizer/kernel", "optimizer/bias"]
+    assert [spec.name for spec in checkpoint.optimizer_tensors()] == list(names[2:])

@@ -16,6 +16,7 @@ from ckpttool.copying import copy_tensor
 from ckpttool.errors import (
     CheckpointError,
     CorruptCheckpointError,
+    LayerNotFoundError,
     LimitExceededError,
     UnreadableError,
     UnsupportedError,
@@ -24,6 +25,7 @@ from ckpttool.formats import _bundle, _object_graph
 from ckpttool.limits import Limits
 from ckpttool.opening import open_checkpoint
 from ckpttool.reading import ReadOptions
+from ckpttool.selecting import find_layer
 
 from ..manifest import FILES
 from ..tensorflow_files import entry as bundle_entry
@@ -93,6 +95,8 @@ class TestDamage:
         checkpoint = described(prefix)
         assert {each.code for each in checkpoint.warnings} >= {"missing-shard", "no-object-graph"}
         assert "model/layer_with_weights-1/kernel" in paths(checkpoint)
+        with pytest.raises(LayerNotFoundError, match="the data file with the object graph is missing"):
+            find_layer(checkpoint, "image_embedding")
 
     def test_a_truncated_shard_is_told(self, prefix: Path) -> None:
         data = Path(f"{prefix}.data-00000-of-00001")
