@@ -347,13 +347,19 @@ def _uncertain(source: Source) -> tuple[Notice, ...]:
 
 
 def _numbered_alike(source: Source, where: tuple[str, ...]) -> tuple[Notice, ...]:
-    """Without a configuration the layers of a template have the names of their scopes, numbered where two are equal."""
-    if source.wrapper is None or source.template.config is not None or source.whole.format != "keras-h5":
+    """Without a configuration the layers of a template have the names of their scopes, numbered where two are equal.
+
+    So have those of an object graph; but there two layers of one model are seen to be so, and have different names.
+    """
+    nested = source.whole.format == "tf-checkpoint"
+    flat = source.whole.format == "keras-h5" and source.wrapper is not None
+    if source.template.config is not None or not (nested or flat):
         return ()
     alike = [
         path[-1]
         for path, layer in source.template.walk()
         if layer.tensors and path[-1] != where[-1] and strip_suffix(path[-1]) == where[-1]
+        if flat or path[:-1] != where[:-1]
     ]
     if not alike:
         return ()
