@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .checkpoint import Checkpoint, Notice
-from .keras3_unnamed import quantized_notice
 from .keras_config import LayerConfig
 from .keras_variables import expected_variables, is_keras_class, is_stored_otherwise
 from .transforms import model_config
@@ -59,6 +58,8 @@ def stored_notices(template: Checkpoint) -> tuple[Notice, ...]:
     for path, layer in template.walk():
         name = "/".join(path)
         if any(spec.is_quantized for spec in layer.tensors):
+            from .keras3_unnamed import quantized_notice
+
             notices.append(quantized_notice(name))
         if any(spec.path[-1].startswith("lora_") for spec in layer.tensors):
             message = f"{name}: LoRA's factors stand beside what they change (weight = stored + alpha/rank·a·b)"

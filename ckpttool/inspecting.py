@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Any
 from .beside import config_beside, holders, weights_beside
 from .changed_defaults import changed_defaults
 from .checkpoint import ITEM_BYTES, Checkpoint, Layer, Notice, Role, TensorSpec, notices_json
-from .custom_classes import custom_notices, stored_notices
 from .default_names import default_name, migrated_name, stem_of
 from .embeddings import embedding_candidates
 from .errors import UnsupportedError
-from .migration.generation import is_keras1
-from .numbered_slots import with_slots_as_names
-from .optimizer_slots import optimizer_of
 from .reading import OnProgress, Progress
 from .registry import TENSORFLOW_FORMATS
 from .selecting import fits
@@ -90,7 +86,11 @@ class Inspection:
     def optimizer(self) -> dict[str, Any] | None:
         """Class and number of tensors of the optimizer, or None where the file holds none."""
         tensors = self.whole.optimizer_tensors()
-        known = optimizer_of(self.whole.training_config)
+        known = None
+        if self.whole.training_config is not None:
+            from .optimizer_slots import optimizer_of
+
+            known = optimizer_of(self.whole.training_config)
         class_name = None if known is None else known.class_name
         if not tensors and class_name is None:
             return None
@@ -237,7 +237,7 @@ def inspect(
     """
     with open_source(path, options) as source:
         embeddings = tuple("/".join(where) for where, _ in embedding_candidates(source.template))
-        whole = with_slots_as_names(source.whole) if optimizer else source.whole
+        whole = _with_named_state(source.whole) if optimizer else source.whole
         inspection = Inspection(
             path=os.fspath(path),
             whole=whole,
@@ -253,6 +253,12 @@ def inspect(
         if stats:
             inspection = replace(inspection, statistics=_statistics(source, inspection, on_progress))
         return _with_commands(inspection, source, options)
+
+
+def _with_named_state(whole: Checkpoint) -> Checkpoint:
+    from .numbered_slots import with_slots_as_names  # here and below: a listing in a blink loads only what it needs
+
+    return with_slots_as_names(whole)
 
 
 def _statistics(source: Source, inspection: Inspection, on_progress: OnProgress | None) -> dict[str, Statistics | None]:
@@ -286,7 +292,10 @@ def _warnings(source: Source) -> tuple[Notice, ...]:
     if beside is not None:
         message = f"'{beside}' beside it may be its configuration; it is used when asked for: --config {beside}"
         notices.append(Notice("config-beside", message, beside))
-    notices.extend((*custom_notices(source.template), *stored_notices(source.template)))
+    if model_config(source.template) is not None or source.template.format == "keras-h5":
+        from .custom_classes import custom_notices, stored_notices
+
+        notices.extend((*custom_notices(source.template), *stored_notices(source.template)))
     if source.whole.format not in TENSORFLOW_FORMATS:
         from .theano import theano_notice
 
@@ -326,7 +335,7 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
         unwrap = command_line("ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", output)
     model = model_config(source.template)
     proven = source.wrapper is None or source.wrapper.certain
-    if model is not None and proven and not _is_keras3(model) and not is_keras1(source.template):
+    if model is not None and proven and _is_migrated(source.template, model):
         if output.endswith(".keras"):
             unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
         return replace(inspection, next_command=migrate, unwrap_command=unwrap if source.wrapper else None)
@@ -338,6 +347,12 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
         )
         return replace(inspection, next_command=extract)
     return replace(inspection, next_command=unwrap)
+
+
+def _is_migrated(template: Checkpoint, model: ModelConfig) -> bool:
+    from .migration.generation import is_keras1
+
+    return not _is_keras3(model) and not is_keras1(template)
 
 
 def _is_keras3(model: ModelConfig) -> bool:

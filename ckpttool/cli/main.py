@@ -6,7 +6,6 @@ import gc
 import importlib
 import os
 import sys
-import traceback
 from typing import NoReturn
 
 import click
@@ -103,6 +102,8 @@ def run(args: list[str] | None = None) -> int:
         print(f"ckpttool: {one_line(str(error))}", file=sys.stderr)
         return error.code
     except Exception:  # a bug of ours, not of a file: its traceback is what we need to mend it
+        import traceback
+
         traceback.print_exc()
         return EXIT_BUG
 
