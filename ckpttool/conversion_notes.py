@@ -11,9 +11,10 @@ from .assets import left_out, missing
 from .beside import holders, weights_beside
 from .checkpoint import Asset, Checkpoint, Notice, TensorSpec
 from .default_names import migrated_name
-from .migration.generation import is_keras1
+from .migration.generation import is_keras1, takes_text
 from .registry import holds_assets
 from .source import Source, SourceOptions
+from .transforms import model_config
 from .wrapping import Evidence, command_line
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def keras3_note(source: Source, template: Checkpoint, output: Path, options: Sou
             "for Keras 1: neither tf_keras nor Keras 3 opens its configurations, and migrate has no rules for them; "
             "for the weights alone write '.npz' or '.safetensors'"
         ]
+    model = model_config(template)
+    if model is not None and takes_text(model):
+        return ["for tf_keras and the old Keras; migrate has no rules for inputs of text"]
     name = migrated_name(output.stem, source.path)
     line = command_line("ckpttool", "migrate", os.fspath(source.path), *options.words(), "-o", name)
     return [f"for tf_keras and the old Keras; Keras 3 refuses most configurations of its age, so for Keras 3: {line}"]

@@ -329,13 +329,16 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
     has_weights = any(True for _ in source.template.weights())
     if not has_weights:
         return inspection
+    model = model_config(source.template)
+    migrated = model is not None and _is_migrated(source.template, model)
+    if model is not None and output.endswith(".keras") and not migrated and not _is_keras3(model):
+        output = f"{stem}-single.h5"
     unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", output)
     migrate = command_line("ckpttool", "migrate", path, *given, "-o", migrated_name(stem, path))
     if source.wrapper is not None and not source.wrapper.certain:
         unwrap = command_line("ckpttool", "unwrap", path, *given, "--assume-wrapper", template, "-o", output)
-    model = model_config(source.template)
     proven = source.wrapper is None or source.wrapper.certain
-    if model is not None and proven and _is_migrated(source.template, model):
+    if proven and migrated:
         if output.endswith(".keras"):
             unwrap = command_line("ckpttool", "unwrap", path, *given, "-o", f"{stem}-single.h5")
         return replace(inspection, next_command=migrate, unwrap_command=unwrap if source.wrapper else None)
@@ -350,9 +353,9 @@ def _with_commands(inspection: Inspection, source: Source, options: SourceOption
 
 
 def _is_migrated(template: Checkpoint, model: ModelConfig) -> bool:
-    from .migration.generation import is_keras1
+    from .migration.generation import is_keras1, takes_text
 
-    return not _is_keras3(model) and not is_keras1(template)
+    return not _is_keras3(model) and not is_keras1(template) and not takes_text(model)
 
 
 def _is_keras3(model: ModelConfig) -> bool:

@@ -41,6 +41,11 @@ def is_keras1(template: Checkpoint) -> bool:
     return model is not None and generation_of(template, model) == 1
 
 
+def takes_text(model: ModelConfig) -> bool:
+    """Whether an input of the model, at any depth, is text, which no rule rebuilds."""
+    return any(layer.class_name == "InputLayer" and layer.config.get("dtype") == "string" for _, layer in model.walk())
+
+
 def _keras_3_form(model: ModelConfig) -> bool:
     """`batch_shape` of inputs, dtype policies as objects, calls as objects."""
     for _, layer in model.walk():

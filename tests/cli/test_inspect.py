@@ -198,14 +198,16 @@ def test_a_configuration_of_another_model_is_refused(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("name", "proposed"),
     [
-        ("tf-2.12-lookup.keras", "ckpttool migrate tf-2.12-lookup.keras -o tf-2.12-lookup-keras3.keras"),
+        ("tf-2.15-shared.keras", "ckpttool migrate tf-2.15-shared.keras -o tf-2.15-shared-keras3.keras"),
+        ("tf-2.15-parallel-lookup.keras",
+         "ckpttool unwrap tf-2.15-parallel-lookup.keras -o tf-2.15-parallel-lookup-single.h5"),
         ("keras-1.2.2-make-parallel.h5",
          "ckpttool unwrap keras-1.2.2-make-parallel.h5 -o keras-1.2.2-make-parallel-single.h5"),
         ("keras-1.2.2-dense.h5", "ckpttool extract keras-1.2.2-dense.h5 --layer image_embedding -o embedding.npy"),
     ],
 )  # fmt: skip
 def test_the_next_command_is_one_that_works(name: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not one whose output is the input, and no migration of Keras 1, for which there are no rules."""
+    """Not one whose output is the input, and no migration of Keras 1 or of text, for which there are no rules."""
     assert as_json(capsys, name)["next"] == proposed
 
 
