@@ -7,7 +7,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .. import checksums
 from ..checkpoint import ITEM_BYTES, TensorSpec
@@ -81,11 +81,11 @@ class BundleValues:
             lengths.append(length)
         if at + 4 + sum(lengths) != len(data):
             raise self._corrupt(f"{name}: its texts do not fill its {len(data):,} bytes")
-        order = "big" if self._bundle.big_endian else "little"
+        order: Literal["big", "little"] = "big" if self._bundle.big_endian else "little"
         if self._verify:
-            widths = (length.to_bytes(8 if length >> 32 else 4, order) for length in lengths)  # type: ignore[arg-type]
+            widths = (length.to_bytes(8 if length >> 32 else 4, order) for length in lengths)
             crc = checksums.crc32c(b"".join(widths))
-            if checksums.masked(crc) != int.from_bytes(data[at : at + 4], order):  # type: ignore[arg-type]
+            if checksums.masked(crc) != int.from_bytes(data[at : at + 4], order):
                 raise self._wrong_checksum(name, entry)
             if checksums.masked(checksums.crc32c(data[at:], crc)) != entry.crc:
                 raise self._wrong_checksum(name, entry)

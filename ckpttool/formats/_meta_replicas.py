@@ -57,7 +57,7 @@ def replicas_in_meta(path: Path, keys: Iterable[str] = ()) -> Replicas | None:
                 return None
             missing = set(keys)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                nodes = list(_nodes(data, missing))  # type: ignore[arg-type]
+                nodes = list(_nodes(data, missing))  # type: ignore[arg-type]  # it is sliced as bytes are
             return None if missing else _proven(nodes)
     except (OSError, ValueError, CorruptCheckpointError):  # ValueError: an empty file
         return None

@@ -56,7 +56,7 @@ class SavedModelFile:
                 if path.stat().st_size == 0:
                     raise CorruptCheckpointError("damaged: empty", path=path)
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    self._read(data)  # type: ignore[arg-type]
+                    self._read(data)  # type: ignore[arg-type]  # it is sliced as bytes are
         except OSError as error:
             raise UnreadableError(f"cannot be read: {error.strerror or error}", path=path) from error
         except CheckpointError as error:
